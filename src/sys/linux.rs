@@ -1,0 +1,253 @@
+//! The primitives of Linux.
+
+use std::ops::Range;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+/// Maps `len` bytes of zero pages that take memory only once they are written. Page-aligned; never a huge page, so that
+/// one touched word costs one small page. `None` when the address space or a map limit is exhausted.
+pub(crate) fn map_zeroed(len: usize) -> Option<NonNull<u8>> {
+    let prot = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    // SAFETY: a fresh anonymous mapping at an address of the kernel's choice touches no existing memory.
+    let addr = unsafe { libc::mmap(std::ptr::null_mut(), len, prot, flags, -1, 0) };
+    if addr == libc::MAP_FAILED {
+        return None;
+    }
+    // SAFETY: the range was mapped just above. A kernel without huge pages answers with an error that changes nothing.
+    unsafe { libc::madvise(addr, len, libc::MADV_NOHUGEPAGE) };
+    NonNull::new(addr.cast())
+}
+
+/// Gives a mapping back.
+///
+/// # Safety
+/// - `addr..addr + len` is a whole mapping made by [`map_zeroed`].
+/// - Nobody reads or writes it any more.
+pub(crate) unsafe fn unmap(addr: NonNull<u8>, len: usize) {
+    // SAFETY: by this function's contract nobody uses the range.
+    unsafe { libc::munmap(addr.as_ptr().cast(), len) };
+}
+
+/// Maps `n_words` zero words that live for the rest of the process. `None` when memory is exhausted.
+pub(crate) fn map_words(n_words: usize) -> Option<&'static [AtomicU64]> {
+    let bytes = map_zeroed(n_words.checked_mul(size_of::<AtomicU64>())?)?;
+    let words: NonNull<AtomicU64> = bytes.cast();
+    // SAFETY: the mapping is page-aligned, holds n_words zeroed atomics and is never unmapped.
+    Some(unsafe { std::slice::from_raw_parts(words.as_ptr(), n_words) })
+}
+
+/// Makes all of `words` zero and gives their memory back to the system. They must start on a page boundary, as slices from
+/// [`map_words`] do. Concurrent readers see old values or zeros.
+pub(crate) fn zero_words(words: &'static [AtomicU64]) {
+    let addr = words.as_ptr().cast_mut().cast::<libc::c_void>();
+    // SAFETY: the slice borrows a private anonymous mapping for ever; the kernel replaces its pages by zero pages, which is
+    // a store of zero to each atomic as far as other threads can see.
+    let failed = unsafe { libc::madvise(addr, size_of_val(words), libc::MADV_DONTNEED) } != 0;
+    if failed {
+        // Relaxed: the caller orders the reset with the session state.
+        words
+            .iter()
+            .for_each(|word| word.store(0, Ordering::Relaxed));
+    }
+}
+
+/// Sleeps until `word` is woken, unless it no longer holds `expected`. May return early.
+pub(crate) fn wait(word: &AtomicU32, expected: u32) {
+    let none = std::ptr::null::<libc::timespec>();
+    // SAFETY: FUTEX_WAIT only reads the word, which outlives the call; a null timeout means none.
+    unsafe {
+        libc::syscall(
+            libc::SYS_futex,
+            word.as_ptr(),
+            libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG,
+            expected,
+            none,
+        )
+    };
+}
+
+/// Wakes one thread that sleeps in [`wait`] on `word`.
+pub(crate) fn wake_one(word: &AtomicU32) {
+    // SAFETY: FUTEX_WAKE uses the address as a key only.
+    unsafe {
+        libc::syscall(
+            libc::SYS_futex,
+            word.as_ptr(),
+            libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG,
+            1,
+        )
+    };
+}
+
+/// The monotonic clock, in nanoseconds since an arbitrary moment.
+pub(crate) fn monotonic_ns() -> u64 {
+    let mut now = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: `now` is a valid place for the result; CLOCK_MONOTONIC exists on every Linux.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
+    (now.tv_sec as u64)
+        .wrapping_mul(1_000_000_000)
+        .wrapping_add(now.tv_nsec as u64)
+}
+
+/// Reads words from this process's own memory at `addr`, stopping at the first page that cannot be read instead of
+/// faulting. Returns how many words of `out` were filled; 0 also when the kernel refuses the call.
+pub(crate) fn read_words(addr: usize, out: &mut [usize]) -> usize {
+    let local = libc::iovec {
+        iov_base: out.as_mut_ptr().cast(),
+        iov_len: size_of_val(out),
+    };
+    let remote = libc::iovec {
+        iov_base: addr as *mut libc::c_void,
+        iov_len: size_of_val(out),
+    };
+    // SAFETY: getpid has no preconditions.
+    let pid = unsafe { libc::getpid() };
+    // SAFETY: the local vector covers `out`; the kernel checks the remote range and fails instead of faulting.
+    let n_bytes = unsafe { libc::process_vm_readv(pid, &local, 1, &remote, 1, 0) };
+    usize::try_from(n_bytes).unwrap_or(0) / size_of::<usize>()
+}
+
+/// The current thread's own stack, lowest address to one past the highest, or `None` if the system does not tell. For the
+/// main thread the range ends where the kernel put the program's arguments.
+///
+/// Hook-safe in that it never reaches the global allocator; glibc's answer for a thread other than the main one uses
+/// `malloc`, so the caller keeps the result.
+pub(crate) fn stack_bounds() -> Option<Range<usize>> {
+    // SAFETY: both calls have no preconditions.
+    let is_main = unsafe { libc::getpid() } == unsafe { libc::gettid() };
+    if is_main {
+        main_stack_bounds()
+    } else {
+        thread_stack_bounds()
+    }
+}
+
+/// The largest part of the main stack that is trusted to be stack. The kernel keeps at least this much address space below
+/// the top free of other mappings, whatever the limit says (Linux arch/x86/mm/mmap.c, MIN_GAP).
+const MAIN_STACK_GAP: usize = 128 << 20;
+
+fn main_stack_bounds() -> Option<Range<usize>> {
+    // SAFETY: getauxval has no preconditions.
+    let execfn = unsafe { libc::getauxval(libc::AT_EXECFN) };
+    // SAFETY: as above.
+    let random = unsafe { libc::getauxval(libc::AT_RANDOM) };
+    // Both point into what the kernel laid above the first frame.
+    let top = if execfn != 0 { execfn } else { random } as usize;
+    if top == 0 {
+        return None;
+    }
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: `limit` is a valid place for the result.
+    let known = unsafe { libc::getrlimit(libc::RLIMIT_STACK, &mut limit) } == 0;
+    let soft = if known {
+        usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX)
+    } else {
+        usize::MAX
+    };
+    let end = top & !(size_of::<usize>() - 1);
+    Some(end.saturating_sub(soft.min(MAIN_STACK_GAP))..end)
+}
+
+fn thread_stack_bounds() -> Option<Range<usize>> {
+    let mut attr = std::mem::MaybeUninit::<libc::pthread_attr_t>::uninit();
+    // SAFETY: pthread_self has no preconditions.
+    let this = unsafe { libc::pthread_self() };
+    // SAFETY: the thread is the running one and `attr` is a valid place for the result.
+    if unsafe { libc::pthread_getattr_np(this, attr.as_mut_ptr()) } != 0 {
+        return None;
+    }
+    let mut low = std::ptr::null_mut();
+    let mut size = 0;
+    // SAFETY: pthread_getattr_np initialised `attr`.
+    let known = unsafe { libc::pthread_attr_getstack(attr.as_ptr(), &mut low, &mut size) } == 0;
+    // SAFETY: as above; it is not used again.
+    unsafe { libc::pthread_attr_destroy(attr.as_mut_ptr()) };
+    (known && !low.is_null()).then(|| low as usize..(low as usize).saturating_add(size))
+}
+
+/// glibc keeps the values of the first 32 keys inside the thread descriptor; setting a later one allocates.
+const N_INLINE_KEYS: libc::pthread_key_t = 32;
+
+/// Calls one function at the exit of each thread that armed it, after the thread's Rust destructors.
+pub(crate) struct ThreadExit {
+    /// The key plus one; 0 while there is none.
+    key_plus_one: AtomicUsize,
+}
+
+impl ThreadExit {
+    /// Makes a hook that does nothing yet.
+    pub(crate) const fn new() -> Self {
+        Self {
+            key_plus_one: AtomicUsize::new(0),
+        }
+    }
+
+    /// Makes the system call `at_exit` on each armed thread that ends from now on; the argument has no meaning. Repeated
+    /// calls do nothing. Not hook-safe: call it before recording starts.
+    pub(crate) fn install(&self, at_exit: extern "C" fn(*mut libc::c_void)) {
+        // Acquire and Release: the key is made before its number is seen.
+        if self.key_plus_one.load(Ordering::Acquire) != 0 {
+            return;
+        }
+        let mut key = 0;
+        let at_exit = at_exit as unsafe extern "C" fn(*mut libc::c_void);
+        // SAFETY: `key` is a valid place for the result, and the function stays for the life of the process.
+        if unsafe { libc::pthread_key_create(&mut key, Some(at_exit)) } == 0 {
+            self.key_plus_one.store(key as usize + 1, Ordering::Release);
+        }
+    }
+
+    /// Arms the current thread. False if this thread's exit cannot be seen without allocating. Hook-safe.
+    pub(crate) fn arm(&self) -> bool {
+        let Some(key) = self.key_plus_one.load(Ordering::Acquire).checked_sub(1) else {
+            return false;
+        };
+        let key = key as libc::pthread_key_t;
+        if key >= N_INLINE_KEYS {
+            return false;
+        }
+        // SAFETY: the key was made by `install` and is never deleted; the value is only compared with null.
+        unsafe { libc::pthread_setspecific(key, std::ptr::dangling()) == 0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stack_bounds_contain_a_local_of_the_main_thread_and_of_another() {
+        let contains_local = || {
+            let local = 0_u8;
+            stack_bounds()
+                .unwrap()
+                .contains(&(&raw const local as usize))
+        };
+        std::assert!(contains_local());
+        std::assert!(std::thread::spawn(contains_local).join().unwrap());
+    }
+
+    #[test]
+    fn reading_unmapped_memory_fails_instead_of_faulting() {
+        let mut words = [0; 4];
+        std::assert_eq!(read_words(8, &mut words), 0);
+        let source = [1_usize, 2, 3, 4];
+        std::assert_eq!(read_words(source.as_ptr() as usize, &mut words), 4);
+        std::assert_eq!(words, source);
+    }
+
+    #[test]
+    fn zeroed_words_read_zero_again() {
+        let words = map_words(4096).unwrap();
+        words[4000].store(7, Ordering::Relaxed);
+        zero_words(words);
+        std::assert_eq!(words[4000].load(Ordering::Relaxed), 0);
+    }
+}
