@@ -83,3 +83,8 @@ pub(crate) fn counts() -> WalkCounts {
 pub(crate) fn reset_counts() {
     todo!()
 }
+
+/// The stack that starts at `registers`: return addresses, innermost first. Not hook-safe.
+pub(crate) fn trace(_registers: Registers, _depth: Depth) -> Vec<usize> {
+    todo!()
+}
