@@ -93,6 +93,13 @@ pub(crate) fn monotonic_ns() -> u64 {
         .wrapping_add(now.tv_nsec as u64)
 }
 
+/// Whether the kernel keeps its own time by the processor's time-stamp counter, which it does only while it finds the
+/// counter steady on all processors. Allocates; not hook-safe.
+pub(crate) fn kernel_keeps_time_by_tsc() -> bool {
+    let path = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
+    std::fs::read_to_string(path).is_ok_and(|name| name.trim() == "tsc")
+}
+
 /// Reads words from this process's own memory at `addr`, stopping at the first page that cannot be read instead of
 /// faulting. Returns how many words of `out` were filled; 0 also when the kernel refuses the call.
 pub(crate) fn read_words(addr: usize, out: &mut [usize]) -> usize {
