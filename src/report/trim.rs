@@ -59,7 +59,7 @@ fn role(level: &Level<'_>) -> Role {
         return Role::Program;
     };
     let begins = |prefix: &&str| name.starts_with(*prefix);
-    if ALLOCATOR_PREFIXES.iter().any(|prefix| begins(&prefix)) {
+    if ALLOCATOR_PREFIXES.iter().any(|prefix| begins(prefix)) {
         Role::Allocator
     } else if SHIMS.contains(&name.strip_prefix("__rustc::").unwrap_or(name)) {
         Role::Shim
