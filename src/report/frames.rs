@@ -2,7 +2,7 @@
 
 use super::text::{printable, short_path};
 use crate::modules::{Module, ModuleAddress};
-use crate::symbolize::{CodeAddress, Resolved, SourceFrame, Symbols};
+use crate::symbolize::{CodeAddress, SourceFrame, Symbols};
 use std::collections::{BTreeSet, HashMap};
 use std::fmt::Write;
 
@@ -23,49 +23,20 @@ const PUBLIC_PATHS: [(&str, &str); 3] = [
 /// One function of a stack: a physical frame's own or one inlined into it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Level<'a> {
-    pub(super) address: CodeAddress,
     /// Counts the stack's physical frames, innermost first.
     pub(super) frame_idx: usize,
     /// Counts the functions at one address, innermost first.
-    pub(super) level_idx: usize,
+    level_idx: usize,
+    /// Counts the addresses that the table knows.
+    known_idx: usize,
     /// `None` for an address without a symbol.
-    pub(super) source: Option<&'a SourceFrame>,
+    source: Option<&'a SourceFrame>,
 }
 
 impl<'a> Level<'a> {
     /// The function's name, when known.
     pub(super) fn function(&self) -> Option<&'a str> {
         self.source.and_then(|source| source.function.as_deref())
-    }
-}
-
-/// Replaces `levels` by those of a stack, innermost first. Each address has at least one.
-pub(super) fn levels_of<'a>(
-    frames: &[usize],
-    generation: u32,
-    symbols: &'a Symbols,
-    levels: &mut Vec<Level<'a>>,
-) {
-    levels.clear();
-    for (frame_idx, &avma) in frames.iter().enumerate() {
-        let address = CodeAddress { avma, generation };
-        let resolved = symbols.by_address.get(&address);
-        let sources = resolved.map_or(&[][..], |resolved| &resolved.frames[..]);
-        let level = Level {
-            address,
-            frame_idx,
-            level_idx: 0,
-            source: None,
-        };
-        if sources.is_empty() {
-            levels.push(level);
-        }
-        let named = sources.iter().enumerate().map(|(level_idx, source)| Level {
-            level_idx,
-            source: Some(source),
-            ..level
-        });
-        levels.extend(named);
     }
 }
 
@@ -79,12 +50,22 @@ pub(super) struct FrameCounts {
     pub(super) n_module_only: u64,
 }
 
+/// An address that stacks contain.
+struct KnownAddress<'a> {
+    avma: usize,
+    module: Option<ModuleAddress>,
+    sources: &'a [SourceFrame],
+    /// The index of each level's text, of which there is at least one; 0 while the table does not have it.
+    text_idxs: Box<[u32]>,
+}
+
 /// The frame table in the making.
 pub(super) struct FrameTable<'a> {
     symbols: &'a Symbols,
     modules: &'a [Module],
     texts: Vec<String>,
-    by_level: HashMap<(CodeAddress, usize), u32>,
+    known: Vec<KnownAddress<'a>>,
+    by_address: HashMap<CodeAddress, usize>,
     /// Entries by the IP in their text: equal texts have equal IPs.
     by_ip: HashMap<usize, Vec<u32>>,
     /// The modules that frames of the table lie in.
@@ -99,33 +80,54 @@ impl<'a> FrameTable<'a> {
             symbols,
             modules,
             texts: vec![ROOT.to_owned()],
-            by_level: HashMap::new(),
+            known: Vec::new(),
+            by_address: HashMap::new(),
             by_ip: HashMap::new(),
             shown_modules: BTreeSet::new(),
             counts: FrameCounts::default(),
         }
     }
 
-    /// The index of a level's text, which is added at its first use.
-    pub(super) fn index(&mut self, level: &Level<'_>) -> u32 {
-        let key = (level.address, level.level_idx);
-        if let Some(&known) = self.by_level.get(&key) {
-            return known;
+    /// Replaces `levels` by those of a stack, innermost first. Each address has at least one.
+    pub(super) fn expand(
+        &mut self,
+        frames: &[usize],
+        generation: u32,
+        levels: &mut Vec<Level<'a>>,
+    ) {
+        levels.clear();
+        for (frame_idx, &avma) in frames.iter().enumerate() {
+            let known_idx = self.know(CodeAddress { avma, generation });
+            let known = &self.known[known_idx];
+            levels.extend((0..known.text_idxs.len()).map(|level_idx| Level {
+                frame_idx,
+                level_idx,
+                known_idx,
+                source: known.sources.get(level_idx),
+            }));
         }
-        let resolved = self.symbols.by_address.get(&level.address);
-        let module = resolved.and_then(|resolved: &Resolved| resolved.module);
-        let text = self.text(level, module);
-        self.shown_modules
-            .extend(module.map(|module| module.module_idx));
-        let (idx, is_new) = self.add(level.address.avma, text);
+    }
+
+    /// The index of a level's text, which is added at its first use.
+    pub(super) fn index(&mut self, level: &Level<'a>) -> u32 {
+        let known = &self.known[level.known_idx];
+        let text_idx = known.text_idxs[level.level_idx];
+        if text_idx != 0 {
+            return text_idx;
+        }
+        let (avma, module) = (known.avma, known.module);
+        let text = self.text(level, known);
+        let (text_idx, is_new) = self.add(avma, text);
         if is_new {
             let no_symbol = level.function().is_none();
             self.counts.n_frames += 1;
             self.counts.n_no_symbol += u64::from(no_symbol);
             self.counts.n_module_only += u64::from(no_symbol && module.is_some());
         }
-        self.by_level.insert(key, idx);
-        idx
+        self.shown_modules
+            .extend(module.map(|module| module.module_idx));
+        self.known[level.known_idx].text_idxs[level.level_idx] = text_idx;
+        text_idx
     }
 
     /// The index of the frame that stands in for a stack without frames.
@@ -136,6 +138,23 @@ impl<'a> FrameTable<'a> {
     /// The texts in the order of their indices, the modules' indices in ascending order, and the counts.
     pub(super) fn finish(self) -> (Vec<String>, BTreeSet<usize>, FrameCounts) {
         (self.texts, self.shown_modules, self.counts)
+    }
+
+    /// The index of an address in `known`, which gets an entry at its first use.
+    fn know(&mut self, address: CodeAddress) -> usize {
+        let next_idx = self.known.len();
+        let known_idx = *self.by_address.entry(address).or_insert(next_idx);
+        if known_idx == next_idx {
+            let resolved = self.symbols.by_address.get(&address);
+            let sources = resolved.map_or(&[][..], |resolved| &resolved.frames[..]);
+            self.known.push(KnownAddress {
+                avma: address.avma,
+                module: resolved.and_then(|resolved| resolved.module),
+                sources,
+                text_idxs: vec![0; sources.len().max(1)].into(),
+            });
+        }
+        known_idx
     }
 
     /// The index of `text`, and whether the table did not have it before.
@@ -154,9 +173,9 @@ impl<'a> FrameTable<'a> {
         (idx, true)
     }
 
-    fn text(&self, level: &Level<'_>, module: Option<ModuleAddress>) -> String {
-        let mut text = format!("0x{:x}: ", level.address.avma);
-        match (level.function(), module) {
+    fn text(&self, level: &Level<'_>, known: &KnownAddress<'_>) -> String {
+        let mut text = format!("0x{:x}: ", known.avma);
+        match (level.function(), known.module) {
             (Some(name), _) => push_name(&mut text, name),
             (None, Some(module)) => self.push_module_offset(&mut text, module),
             (None, None) => text.push_str(UNKNOWN),

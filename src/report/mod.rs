@@ -161,7 +161,7 @@ fn build(material: &Material<'_>) -> Report {
     let (mut levels, mut shown) = (Vec::new(), Vec::new());
     for point in &snapshot.points {
         let tag = StackTag::from_raw(point.tag);
-        frames::levels_of(&point.frames, tag.generation, symbols, &mut levels);
+        table.expand(&point.frames, tag.generation, &mut levels);
         let range = match &trimmer {
             Some(trimmer) => trimmer.shown(&point.frames, tag.shares_builder, &levels),
             None => 0..levels.len(),

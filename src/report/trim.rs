@@ -58,8 +58,10 @@ fn role(level: &Level<'_>) -> Role {
     let Some(name) = level.function() else {
         return Role::Program;
     };
-    let begins = |prefix: &&str| name.starts_with(*prefix);
-    if ALLOCATOR_PREFIXES.iter().any(|prefix| begins(prefix)) {
+    let is_allocator = ALLOCATOR_PREFIXES
+        .iter()
+        .any(|prefix| name.starts_with(prefix));
+    if is_allocator {
         Role::Allocator
     } else if SHIMS.contains(&name.strip_prefix("__rustc::").unwrap_or(name)) {
         Role::Shim
