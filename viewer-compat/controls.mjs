@@ -104,6 +104,10 @@ export const MISSHOWN = {
     changed((profile) => delete profile.pps[0].tl),
     /not a figure: .*NaN/,
   ],
+  "a point without frames beside another": [
+    changed((profile) => (profile.pps[1].fs = [])),
+    /a node shows no frame/,
+  ],
   "an index beyond the frame table": [
     changed((profile) => (profile.pps[0].fs = [1, 99])),
     /a frame that the profile does not have: undefined/,
