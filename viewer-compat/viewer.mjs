@@ -118,6 +118,11 @@ async function shown(page) {
     return {
       error: error?.innerText,
       text: tree?.innerText ?? "",
+      // Each node of the tree; insignificant ones are shown in short.
+      nodes: [...document.querySelectorAll("pre .internal, pre .leaf")].map((node) => ({
+        text: node.innerText,
+        isSignificant: !node.classList.contains("insig"),
+      })),
       isVisible: tree !== null && tree.getBoundingClientRect().height > 0,
     };
   });
