@@ -133,6 +133,42 @@ pub(crate) fn stack_bounds() -> Option<Range<usize>> {
     }
 }
 
+/// How long standard error may refuse output before the rest is given up, in milliseconds.
+const STDERR_PATIENCE_MS: libc::c_int = 1_000;
+
+/// Writes to standard error, past the standard library's lock and buffer. Errors end it silently; so does a non-blocking
+/// standard error that takes nothing for a second.
+pub(crate) fn write_stderr(text: &[u8]) {
+    let mut rest = text;
+    while !rest.is_empty() {
+        // SAFETY: the slice is readable for its length.
+        let n_bytes = unsafe { libc::write(libc::STDERR_FILENO, rest.as_ptr().cast(), rest.len()) };
+        match usize::try_from(n_bytes) {
+            Ok(0) => return,
+            Ok(n_bytes) => rest = rest.get(n_bytes..).unwrap_or_default(),
+            Err(_) if !stderr_may_go_on() => return,
+            Err(_) => {}
+        }
+    }
+}
+
+/// Whether a failed write to standard error is worth another try; waits until it can be.
+fn stderr_may_go_on() -> bool {
+    match std::io::Error::last_os_error().raw_os_error() {
+        Some(libc::EINTR) => true,
+        Some(libc::EAGAIN) => {
+            let mut stderr = libc::pollfd {
+                fd: libc::STDERR_FILENO,
+                events: libc::POLLOUT,
+                revents: 0,
+            };
+            // SAFETY: `stderr` is one valid entry.
+            unsafe { libc::poll(&mut stderr, 1, STDERR_PATIENCE_MS) > 0 }
+        }
+        _ => false,
+    }
+}
+
 /// The largest part of the main stack that is trusted to be stack. The kernel keeps at least this much address space below
 /// the top free of other mappings, whatever the limit says (Linux arch/x86/mm/mmap.c, MIN_GAP).
 const MAIN_STACK_GAP: usize = 128 << 20;
