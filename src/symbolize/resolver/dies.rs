@@ -15,18 +15,17 @@ use std::rc::Rc;
 /// Inlining deeper than this is left out.
 const MAX_INLINE_DEPTH: usize = 256;
 
-/// A function's name.
+/// A function's names, readable.
 #[derive(Clone, Debug)]
 pub(super) struct Function {
-    pub(super) name: Option<Rc<str>>,
-    /// Whether that is the linkage name, demangled.
-    pub(super) is_linkage: bool,
+    pub(super) linkage_name: Option<Rc<str>>,
+    pub(super) source_name: Option<Rc<str>>,
 }
 
 /// A function inlined at an address.
 #[derive(Debug)]
 pub(super) struct Inlined {
-    pub(super) name: Option<Rc<str>>,
+    pub(super) function: Function,
     /// Where it was called.
     pub(super) call: Place,
 }
@@ -174,7 +173,7 @@ pub(super) fn read_scopes<'d>(
                     scopes[idx].function = Some(function.clone());
                 } else {
                     scopes[idx].inlined.push(Inlined {
-                        name: function.name.clone(),
+                        function: function.clone(),
                         call: Place::new(entry.call_file, entry.call_line, entry.call_column),
                     });
                 }

@@ -293,24 +293,23 @@ fn found(
         line: place.line,
         column: place.column,
     };
+    // In C a linkage name is an assembler alias of the name that the source has.
+    let name = |function: dies::Function| match (function.linkage_name, function.source_name) {
+        (_, Some(source)) if !is_mangling => (Some(source), Physical::Named),
+        (Some(linkage), _) => (Some(linkage), Physical::Named),
+        (None, Some(source)) => (Some(source), Physical::Short),
+        (None, None) => (None, Physical::Unnamed),
+    };
     let mut place = place.unwrap_or_default();
     let mut frames = Vec::with_capacity(scopes.inlined.len() + 1);
     // Scopes are outermost first; each one's call site is where its caller stands.
     for inlined in scopes.inlined.into_iter().rev() {
-        frames.push(frame(inlined.name, place));
+        let (name, _) = name(inlined.function);
+        frames.push(frame(name, place));
         place = inlined.call;
     }
     let has_function = scopes.function.is_some();
-    let (name, physical) = match scopes.function {
-        Some(dies::Function {
-            name: Some(name),
-            is_linkage,
-        }) => match is_linkage || !is_mangling {
-            true => (Some(name), Physical::Named),
-            false => (Some(name), Physical::Short),
-        },
-        _ => (None, Physical::Unnamed),
-    };
+    let (name, physical) = scopes.function.map_or((None, Physical::Unnamed), name);
     frames.push(frame(name, place));
     Found {
         frames,

@@ -24,10 +24,11 @@ impl Place {
     /// Makes a place of figures as DWARF states them, where 0 means unknown.
     pub(super) fn new(file_idx: Option<u64>, line: u64, column: u64) -> Self {
         let known = |figure: u64| u32::try_from(figure).ok().filter(|&figure| figure != 0);
+        let line = known(line);
         Self {
             file_idx,
-            line: known(line),
-            column: known(column),
+            line,
+            column: line.and(known(column)),
         }
     }
 }

@@ -3,6 +3,8 @@
 //! Files are hostile: every loop over their contents is paid for from a [`Budget`] in proportion to their size, nothing
 //! recurses over their structure, and what is damaged costs its own names only.
 
+#[cfg(test)]
+mod bulk;
 mod dies;
 mod dwarf;
 mod lines;
@@ -12,8 +14,6 @@ mod names;
 mod origins;
 mod sections;
 mod symtab;
-#[cfg(test)]
-mod bulk;
 
 use super::{ModuleNames, SourceFrame};
 use crate::modules::Module;

@@ -69,7 +69,7 @@ impl<'a, 'd> Origins<'a, 'd> {
         }
     }
 
-    /// Names a function: by the first linkage name along the chain of its origins, else by the first source name.
+    /// Names a function: by the first linkage name along the chain of its origins, and by the first source name up to there.
     pub(super) fn function(
         &mut self,
         unit: UnitRef<'_, Bytes<'d>>,
@@ -79,11 +79,10 @@ impl<'a, 'd> Origins<'a, 'd> {
     ) -> Function {
         let mut source_name = None;
         let linkage_name = self.linkage_name(unit, attrs, &mut source_name, budget);
-        let is_linkage = linkage_name.is_some();
-        let raw = linkage_name.or(source_name);
+        let mut readable = |raw: Option<Bytes<'d>>| names.function(raw?.slice());
         Function {
-            name: raw.and_then(|raw| names.function(raw.slice())),
-            is_linkage,
+            linkage_name: readable(linkage_name),
+            source_name: readable(source_name),
         }
     }
 
