@@ -69,7 +69,8 @@ impl<'a, 'd> Origins<'a, 'd> {
         }
     }
 
-    /// Names a function: by the first linkage name along the chain of its origins, and by the first source name up to there.
+    /// Names a function: by the first linkage name along the chain of its origins, and by the first source name
+    /// up to there.
     pub(super) fn function(
         &mut self,
         unit: UnitRef<'_, Bytes<'d>>,
@@ -104,10 +105,10 @@ impl<'a, 'd> Origins<'a, 'd> {
                     .ok()
                     .filter(|name| !name.is_empty())
             };
+        *source_name = string(unit, attrs, false);
         if let Some(name) = string(unit, attrs, true) {
             return Some(name);
         }
-        *source_name = string(unit, attrs, false);
         let (mut home, mut held, mut offset) =
             self.refer(Home::Main, unit, attrs.origin?, budget)?;
         for _ in 0..MAX_CHAIN {
@@ -116,10 +117,10 @@ impl<'a, 'd> Origins<'a, 'd> {
                 None => unit,
             };
             let attrs = read_names(holder, offset, budget).ok()?;
+            *source_name = source_name.or_else(|| string(holder, &attrs, false));
             if let Some(name) = string(holder, &attrs, true) {
                 return Some(name);
             }
-            *source_name = source_name.or_else(|| string(holder, &attrs, false));
             let (next_home, next_held, next_offset) =
                 self.refer(home, holder, attrs.origin?, budget)?;
             (home, offset) = (next_home, next_offset);
