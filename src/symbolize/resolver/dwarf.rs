@@ -211,7 +211,7 @@ impl<'a, 'd> Finder<'a, 'd> {
         scopes: &mut [Scopes],
     ) -> Result<(), Missing> {
         if let Some(package) = self.package {
-            if let Some(dwarf) = package.find_cu(dwo_id, self.dwarf)? {
+            if let Ok(Some(dwarf)) = package.find_cu(dwo_id, self.dwarf) {
                 return self.read_split_unit(&dwarf, skeleton.unit, dwo_id, probes, scopes);
             }
         }

@@ -14,6 +14,8 @@ mod names;
 mod origins;
 mod sections;
 mod symtab;
+#[cfg(test)]
+mod tests;
 
 use super::{ModuleNames, SourceFrame};
 use crate::modules::Module;
