@@ -6,7 +6,7 @@ use super::origins::{NameAttributes, Origins};
 use super::sections::Bytes;
 use super::{Budget, Missing};
 use gimli::{
-    Attribute, AttributeValue, EntriesRaw, RangeListsOffset, UnitRef, UnitSectionOffset,
+    Attribute, AttributeValue, DwLang, EntriesRaw, RangeListsOffset, UnitRef, UnitSectionOffset,
     constants as dw,
 };
 use std::ops::Range;
@@ -37,6 +37,24 @@ pub(super) struct Scopes {
     pub(super) function: Option<Function>,
     /// The functions inlined there, outermost first.
     pub(super) inlined: Vec<Inlined>,
+}
+
+/// What the addresses of a unit lie in.
+#[derive(Debug)]
+pub(super) struct UnitScopes {
+    /// One for each address.
+    pub(super) by_probe: Vec<Scopes>,
+    pub(super) language: Option<DwLang>,
+}
+
+impl UnitScopes {
+    /// Knows nothing yet of that many addresses.
+    pub(super) fn new(n_probes: usize) -> Self {
+        Self {
+            by_probe: (0..n_probes).map(|_| Scopes::default()).collect(),
+            language: None,
+        }
+    }
 }
 
 /// The attributes that state where the code of an entry is.
@@ -110,11 +128,13 @@ struct Open {
 pub(super) fn read_scopes<'d>(
     unit: UnitRef<'_, Bytes<'d>>,
     probes: &[u64],
-    scopes: &mut [Scopes],
+    scopes: &mut UnitScopes,
     origins: &mut Origins<'_, 'd>,
     names: &mut Names,
     budget: &mut Budget,
 ) -> Result<(), Missing> {
+    scopes.language = scopes.language.or(language(unit)?);
+    let scopes = &mut scopes.by_probe;
     let mut open: Vec<Open> = Vec::new();
     let mut entries = unit.entries_raw(None)?;
     while !entries.is_empty() {
@@ -186,6 +206,18 @@ pub(super) fn read_scopes<'d>(
         });
     }
     Ok(())
+}
+
+/// Reads the language of a unit. Skeleton units do not state it, their split units do.
+fn language(unit: UnitRef<'_, Bytes<'_>>) -> Result<Option<DwLang>, Missing> {
+    let mut entries = unit.entries_raw(None)?;
+    let abbrev = entries.read_abbreviation()?.ok_or(Missing::Damaged)?;
+    for &spec in abbrev.attributes() {
+        if let AttributeValue::Language(language) = entries.read_attribute(spec)?.value() {
+            return Ok(Some(language));
+        }
+    }
+    Ok(None)
 }
 
 /// The attributes of a function, or of an inlined one, that matter here.

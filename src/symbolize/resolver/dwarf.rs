@@ -2,15 +2,15 @@
 //!
 //! One pass over the unit headers finds the units that the addresses lie in; each of those is then read once, and dropped.
 
-use super::dies::{self, Scopes};
+use super::dies::{self, Scopes, UnitScopes};
 use super::lines::{self, Files, Place};
 use super::names::Names;
 use super::origins::Origins;
 use super::sections::{self, Bytes};
 use super::{Budget, Missing, SourceFrame, locate, parse};
 use gimli::{
-    Dwarf, DwarfPackage, DwoId, EndianSlice, Reader, Section, UnitHeader, UnitRef, UnitType,
-    constants as dw,
+    DwLang, Dwarf, DwarfPackage, DwoId, EndianSlice, Reader, Section, UnitHeader, UnitRef,
+    UnitType, constants as dw,
 };
 use std::path::Path;
 use std::rc::Rc;
@@ -176,7 +176,7 @@ impl<'a, 'd> Finder<'a, 'd> {
         // Line tables are in the linked file even when the rest is split off.
         let mut places = vec![None; probes.len()];
         let _ = lines::find_places(main, &probes, &mut places, &mut self.budget);
-        let mut scopes: Vec<Scopes> = probes.iter().map(|_| Scopes::default()).collect();
+        let mut scopes = UnitScopes::new(probes.len());
         let _ = match unit.dwo_id {
             None => dies::read_scopes(
                 main,
@@ -189,9 +189,10 @@ impl<'a, 'd> Finder<'a, 'd> {
             Some(dwo_id) => self.read_split_scopes(main, dwo_id, &probes, &mut scopes),
         };
 
-        let is_mangling = is_mangling(main);
+        let is_mangling = is_mangling(scopes.language);
         let mut files = Files::default();
-        for ((probe_idx, scopes), place) in probe_idxs.into_iter().zip(scopes).zip(places) {
+        for ((probe_idx, scopes), place) in probe_idxs.into_iter().zip(scopes.by_probe).zip(places)
+        {
             if scopes.function.is_some()
                 || (place.is_some() && self.found[probe_idx].frames.is_empty())
             {
@@ -208,7 +209,7 @@ impl<'a, 'd> Finder<'a, 'd> {
         skeleton: UnitRef<'_, Bytes<'d>>,
         dwo_id: DwoId,
         probes: &[u64],
-        scopes: &mut [Scopes],
+        scopes: &mut UnitScopes,
     ) -> Result<(), Missing> {
         if let Some(package) = self.package {
             if let Ok(Some(dwarf)) = package.find_cu(dwo_id, self.dwarf) {
@@ -239,7 +240,7 @@ impl<'a, 'd> Finder<'a, 'd> {
         skeleton: &Unit<'s>,
         dwo_id: DwoId,
         probes: &[u64],
-        scopes: &mut [Scopes],
+        scopes: &mut UnitScopes,
     ) -> Result<(), Missing> {
         let mut headers = dwarf.units();
         while let Some(header) = headers.next()? {
@@ -318,31 +319,17 @@ fn found(
     }
 }
 
-/// Whether the unit's language has linkage names that tell more than the source names.
-fn is_mangling(unit: UnitRef<'_, Bytes<'_>>) -> bool {
-    let language = || -> gimli::Result<Option<gimli::DwLang>> {
-        let mut entries = unit.entries_raw(None)?;
-        let Some(abbrev) = entries.read_abbreviation()? else {
-            return Ok(None);
-        };
-        for &spec in abbrev.attributes() {
-            let attr = entries.read_attribute(spec)?;
-            if let (dw::DW_AT_language, gimli::AttributeValue::Language(language)) =
-                (attr.name(), attr.value())
-            {
-                return Ok(Some(language));
-            }
-        }
-        Ok(None)
-    };
+/// Whether a language has linkage names that tell more than the source names.
+fn is_mangling(language: Option<DwLang>) -> bool {
     !matches!(
-        language(),
-        Ok(Some(
+        language,
+        Some(
             dw::DW_LANG_C
                 | dw::DW_LANG_C89
                 | dw::DW_LANG_C99
                 | dw::DW_LANG_C11
+                | dw::DW_LANG_C17
                 | dw::DW_LANG_Mips_Assembler
-        ))
+        )
     )
 }

@@ -23,46 +23,42 @@ pub(super) fn endian(file: &object::File<'_>) -> RunTimeEndian {
 
 /// Loads the sections of a linked file, or of a supplementary one.
 pub(super) fn load<'d>(file: &object::File<'d>) -> Result<DwarfSections<Cow<'d, [u8]>>, Missing> {
-    DwarfSections::load(|id| section(file, id, Some(id.name())))
+    DwarfSections::load(|id| section(file, Some(id.name()).filter(|_| is_read(id))))
 }
 
 /// Loads the sections of a `.dwo` file.
 pub(super) fn load_object<'d>(
     file: &object::File<'d>,
 ) -> Result<DwarfSections<Cow<'d, [u8]>>, Missing> {
-    DwarfSections::load(|id| section(file, id, id.dwo_name()))
+    DwarfSections::load(|id| section(file, id.dwo_name().filter(|_| is_read(id))))
 }
 
-/// Loads the sections of a `.dwp` file.
+/// Loads the sections of a `.dwp` file: all, as its index refers to them.
 pub(super) fn load_package<'d>(
     file: &object::File<'d>,
 ) -> Result<DwarfPackageSections<Cow<'d, [u8]>>, Missing> {
-    DwarfPackageSections::load(|id| section(file, id, id.dwo_name()))
+    DwarfPackageSections::load(|id| section(file, id.dwo_name()))
 }
 
-fn section<'d>(
-    file: &object::File<'d>,
-    id: SectionId,
-    name: Option<&str>,
-) -> Result<Cow<'d, [u8]>, Missing> {
-    let is_needed = match id {
+/// Whether names and places are made of what a section holds.
+fn is_read(id: SectionId) -> bool {
+    matches!(
+        id,
         SectionId::DebugAbbrev
-        | SectionId::DebugAddr
-        | SectionId::DebugCuIndex
-        | SectionId::DebugInfo
-        | SectionId::DebugLine
-        | SectionId::DebugLineStr
-        | SectionId::DebugRanges
-        | SectionId::DebugRngLists
-        | SectionId::DebugStr
-        | SectionId::DebugStrOffsets => true,
-        _ => false,
-    };
-    let found = match name {
-        Some(name) if is_needed => file.section_by_name(name),
-        _ => None,
-    };
-    match found {
+            | SectionId::DebugAddr
+            | SectionId::DebugInfo
+            | SectionId::DebugLine
+            | SectionId::DebugLineStr
+            | SectionId::DebugRanges
+            | SectionId::DebugRngLists
+            | SectionId::DebugStr
+            | SectionId::DebugStrOffsets
+    )
+}
+
+/// Loads a section; an absent one is empty.
+fn section<'d>(file: &object::File<'d>, name: Option<&str>) -> Result<Cow<'d, [u8]>, Missing> {
+    match name.and_then(|name| file.section_by_name(name)) {
         Some(section) => decompressed(&section),
         None => Ok(Cow::Borrowed(&[])),
     }
