@@ -4,7 +4,7 @@
 //! recurses over their structure, and what is damaged costs its own names only.
 
 #[cfg(test)]
-mod bulk;
+mod damage_tests;
 mod dies;
 mod dwarf;
 mod lines;

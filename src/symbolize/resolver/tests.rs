@@ -74,10 +74,10 @@ int main(void) {
 "#;
 
 /// A directory of this test's own that goes away with it.
-struct Dir(PathBuf);
+pub(super) struct Dir(pub(super) PathBuf);
 
 impl Dir {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         static N_DIRS: AtomicU32 = AtomicU32::new(0);
         let n_dirs = N_DIRS.fetch_add(1, Ordering::Relaxed);
         let dir = std::env::temp_dir().join(format!("names-{}-{n_dirs}", std::process::id()));
@@ -95,7 +95,7 @@ impl Dir {
     }
 
     /// Compiles [`C_PROGRAM`] as C, or as C++ when the compiler is `c++`, with further arguments.
-    fn c(&self, compiler: &str, args: &str) -> PathBuf {
+    pub(super) fn c(&self, compiler: &str, args: &str) -> PathBuf {
         let source = if compiler == "c++" {
             "program.cc"
         } else {
