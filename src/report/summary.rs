@@ -118,8 +118,8 @@ impl Notes {
                 .filter(|(count, _)| *count > 0)
                 .map(|(count, reason)| format!("{reason} ({})", thousands(*count)))
                 .collect();
-            let stacks = count_of(n_short, "stack was", "stacks were");
-            *text += &format!("dhat: {stacks} cut short by {}\n", parts.join(", "));
+            let captures = count_of(n_short, "capture was", "captures were");
+            *text += &format!("dhat: {captures} cut short by {}\n", parts.join(", "));
         }
     }
 
@@ -246,7 +246,7 @@ mod tests {
             "static ALLOC: dhat::Alloc = dhat::Alloc;\n",
             "dhat: 1,201 of 3,400 frames have no symbol; 1,200 of these show their module and offset\n",
             "dhat:     [profile.release]\ndhat:     debug = 1\n",
-            "dhat: 1,002 stacks were cut short by no unwind information (1,000), an unreadable or inconsistent stack (2)\n",
+            "dhat: 1,002 captures were cut short by no unwind information (1,000), an unreadable or inconsistent stack (2)\n",
             "dhat: 1 block was freed behind the allocator's back",
             "dhat: 5 blocks have no stack",
             "dhat: 6,000 blocks were not recorded",
