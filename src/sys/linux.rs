@@ -1,6 +1,8 @@
 //! The primitives of Linux.
 
+use std::fs::Metadata;
 use std::ops::{Deref, DerefMut, Range};
+use std::os::unix::fs::MetadataExt;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
@@ -206,6 +208,12 @@ fn stderr_may_go_on() -> bool {
         }
         _ => false,
     }
+}
+
+/// Whether the file `new` may take the place of the file `old` by a rename without anybody losing it: `old` has no other
+/// name, and the same owner and group. Not hook-safe.
+pub(crate) fn may_stand_for(new: &Metadata, old: &Metadata) -> bool {
+    old.nlink() == 1 && (new.uid(), new.gid()) == (old.uid(), old.gid())
 }
 
 /// The largest part of the main stack that is trusted to be stack. The kernel keeps at least this much address space below
