@@ -525,7 +525,13 @@ impl Trace<'_> {
 }
 
 const N_STEPS: usize = if cfg!(miri) { 300 } else { 20_000 };
-const N_SEEDS: u64 = if cfg!(miri) { 1 } else { 12 };
+const N_SEEDS: u64 = if cfg!(miri) {
+    1
+} else if cfg!(debug_assertions) {
+    5
+} else {
+    40
+};
 
 #[test]
 fn random_traces_agree_with_the_model_over_several_sessions() {
