@@ -410,8 +410,8 @@ mod tests {
         open.free(150, block(B, 20));
         let totals = open.totals();
         std::assert_eq!((totals.max_bytes, totals.max_blocks), (30, 2));
-        std::assert_eq!(open.elapsed_at_end_and_gmax().1, 40);
         let [a, b] = <[_; 2]>::try_from(points(&mut open, 200)).unwrap();
+        std::assert_eq!(open.elapsed_at_end_and_gmax(), (100, 40));
         std::assert_eq!((a.at_gmax_bytes, a.max_bytes, a.lifetimes_ns), (0, 30, 10));
         std::assert_eq!((b.at_gmax_bytes, b.at_gmax_blocks), (30, 2));
         std::assert_eq!((b.at_end_bytes, b.at_end_blocks), (10, 1));
