@@ -97,7 +97,7 @@ impl Scale {
     }
 }
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(miri)))]
 mod counter {
     //! The time-stamp counter (Intel SDM vol. 3, "Time-Stamp Counter").
 
@@ -127,7 +127,7 @@ mod counter {
     }
 }
 
-#[cfg(target_arch = "aarch64")]
+#[cfg(all(target_arch = "aarch64", not(miri)))]
 mod counter {
     //! The virtual counter: one rate on all cores by architecture (Arm ARM, "The Generic Timer").
 
@@ -146,9 +146,9 @@ mod counter {
     }
 }
 
-#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+#[cfg(any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
 mod counter {
-    //! Architectures without a counter that can be trusted.
+    //! Where there is no counter that can be trusted.
 
     pub(super) fn read() -> u64 {
         crate::sys::monotonic_ns()

@@ -141,8 +141,8 @@ impl Stacks {
     fn find(&self, index_chunk: u32, hash: u64, frames: &[usize], key: u64) -> Option<PpId> {
         let table = self.index.chunk(index_chunk as usize)?.as_flattened();
         let mask = table.len() - 1;
-        let mut slot_idx = home_slot(hash, index_chunk);
-        for _ in 0..table.len() {
+        let home_slot = home_slot(hash, index_chunk);
+        for slot_idx in home_slot..home_slot + table.len() {
             let word = table[slot_idx & mask].load(Ordering::Acquire);
             if word == 0 {
                 return None;
@@ -153,7 +153,6 @@ impl Stacks {
                     return Some(pp);
                 }
             }
-            slot_idx += 1;
         }
         None
     }
