@@ -93,21 +93,23 @@ impl Memo {
     }
 
     /// The number of the stack that `key` and the words on `stack` identify. Hook-safe.
-    #[inline]
+    #[inline(never)]
     pub(super) fn find(&self, key: &Key, stack: &LiveStack<'_>) -> Option<u32> {
-        let set = self.set(key)?;
-        for entry in set.chunks_exact(ENTRY) {
+        let Registers { pc, sp, fp } = key.registers;
+        for entry in self.set(key)?.chunks_exact(ENTRY) {
+            // Relaxed: only this thread writes its memo.
             let word = |idx: usize| entry[idx].load(Ordering::Relaxed);
-            let is_key = word(PC) == key.registers.pc as u64
-                && word(SP) == key.registers.sp as u64
-                && word(RETURN_ADDRESS) == key.return_address as u64
-                && (word(FP) ^ key.registers.fp as u64) & word(FP_MASK) == 0;
-            if !is_key || (word(ID) >> 32) as u32 != key.generation {
+            let differences = word(PC) ^ pc as u64
+                | word(SP) ^ sp as u64
+                | word(RETURN_ADDRESS) ^ key.return_address as u64
+                | (word(FP) ^ fp as u64) & word(FP_MASK)
+                | word(ID) >> 32 ^ u64::from(key.generation);
+            if differences != 0 {
                 continue;
             }
             let (start, n_words) = unpair(word(WORDS));
             let words = self.words.get(start..)?.get(..n_words)?;
-            if stack.matches(key.registers.sp, words) {
+            if stack.matches(sp, words) {
                 return Some(word(ID) as u32);
             }
         }
@@ -119,11 +121,8 @@ impl Memo {
         Recording {
             words: self.words,
             start: self.arena_end(),
-            len: 0,
-            is_whole: true,
-            previous: sp,
-            fp: FpSource::Initial,
-            uses_initial_fp: false,
+            at: self.arena_end(),
+            ..Recording::nowhere(sp)
         }
     }
 
@@ -131,7 +130,7 @@ impl Memo {
     pub(super) fn insert(&self, key: &Key, recording: &Recording, id: u32) {
         if !recording.is_whole {
             // Words that do not fit an empty arena never will.
-            if recording.len <= MEMO_WORDS - ARENA_START && recording.start > ARENA_START {
+            if recording.len() <= MEMO_WORDS - ARENA_START && recording.start > ARENA_START {
                 self.clear();
             }
             return;
@@ -139,7 +138,7 @@ impl Memo {
         let Some((entry, start, capacity)) = self.place(key, recording) else {
             return;
         };
-        let (registers, len) = (key.registers, recording.len);
+        let (registers, len) = (key.registers, recording.len());
         let values = [
             registers.pc as u64,
             registers.sp as u64,
@@ -178,8 +177,8 @@ impl Memo {
         })?;
         let (old_start, _) = unpair(entry[WORDS].load(Ordering::Relaxed));
         let old_capacity = entry[CAPACITY].load(Ordering::Relaxed) as usize;
-        let recorded = self.words.get(recording.start..)?.get(..recording.len)?;
-        if recording.len <= old_capacity {
+        let recorded = self.words.get(recording.start..)?.get(..recording.len())?;
+        if recording.len() <= old_capacity {
             let piece = self.words.get(old_start..)?;
             for (to, from) in piece.iter().zip(recorded) {
                 to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -187,7 +186,7 @@ impl Memo {
             return Some((entry, old_start, old_capacity));
         }
         let capacity = recording
-            .len
+            .len()
             .next_multiple_of(PIECE)
             .min(MEMO_WORDS - recording.start);
         let arena_len = recording.start + capacity - ARENA_START;
@@ -221,13 +220,15 @@ impl Memo {
 }
 
 /// The words that one walk has read, in the arena but not yet any entry's.
+#[derive(Clone, Copy)]
 pub(super) struct Recording {
     words: &'static [AtomicU64],
     start: usize,
-    len: usize,
+    /// Where the next word goes.
+    at: usize,
     is_whole: bool,
-    /// Where the last word was.
-    previous: usize,
+    /// What the words' places are relative to.
+    sp: usize,
     fp: FpSource,
     uses_initial_fp: bool,
 }
@@ -245,17 +246,33 @@ enum FpSource {
 }
 
 impl Recording {
+    /// A recording for a thread without memo; it keeps nothing.
+    pub(super) fn nowhere(sp: usize) -> Self {
+        Self {
+            words: &[],
+            start: 0,
+            at: 0,
+            is_whole: true,
+            sp,
+            fp: FpSource::Initial,
+            uses_initial_fp: false,
+        }
+    }
+
+    fn len(&self) -> usize {
+        self.at - self.start
+    }
+
     /// Notes a word that the walk depends on.
     #[inline]
     pub(super) fn word(&mut self, addr: usize, value: usize) {
-        let packed = StackWord::new(self.previous, addr, value);
-        let slot = self.words.get(self.start + self.len);
+        let packed = StackWord::new(self.sp, addr, value);
+        let slot = self.words.get(self.at);
         match (packed, slot) {
             (Some(packed), Some(slot)) => slot.store(packed.0, Ordering::Relaxed),
             _ => self.is_whole = false,
         }
-        self.len += 1;
-        self.previous = addr;
+        self.at += 1;
     }
 
     /// Notes a word that became the frame pointer: the walk depends on it only once that is used.

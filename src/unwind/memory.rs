@@ -9,40 +9,35 @@ use std::ops::Range;
 const WORD: usize = size_of::<usize>();
 
 /// The thread's own stack; a walk that leaves it fails. Notes for the memo what was read.
+#[derive(Clone, Copy)]
 pub(super) struct OwnMemory<'anchor> {
     pub(super) stack: LiveStack<'anchor>,
-    pub(super) recording: Option<Recording>,
+    pub(super) recording: Recording,
 }
 
 impl Memory for OwnMemory<'_> {
     #[inline]
     fn read(&mut self, addr: usize) -> Option<usize> {
         let value = self.stack.read(addr)?;
-        if let Some(recording) = &mut self.recording {
-            recording.word(addr, value);
-        }
+        self.recording.word(addr, value);
         Some(value)
     }
 
     #[inline]
     fn read_fp(&mut self, addr: usize) -> Option<usize> {
         let value = self.stack.read(addr)?;
-        if let Some(recording) = &mut self.recording {
-            recording.fp_word(addr, value);
-        }
+        self.recording.fp_word(addr, value);
         Some(value)
     }
 
     #[inline]
     fn uses_fp(&mut self) {
-        if let Some(recording) = &mut self.recording {
-            recording.uses_fp();
-        }
+        self.recording.uses_fp();
     }
 
     #[inline]
     fn grows(&mut self, sp: usize, cfa: usize, _may_switch: bool) -> bool {
-        cfa > sp && self.stack.read(cfa.wrapping_sub(WORD)).is_some()
+        cfa > sp && self.stack.contains(cfa.wrapping_sub(WORD))
     }
 }
 

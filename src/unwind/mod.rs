@@ -18,7 +18,7 @@ pub(crate) use arch::Registers;
 
 use crate::modules;
 use crate::sys::MappedWords;
-use memo::{Key, Memo};
+use memo::{Key, Memo, Recording};
 use memory::{AnyMemory, OwnMemory};
 use stack::{LiveStack, OwnBounds};
 use std::cell::{Cell, RefCell};
@@ -117,7 +117,6 @@ impl Tracer {
         drop(self.spill.take().map(ManuallyDrop::into_inner));
     }
 
-    #[cold]
     #[inline(never)]
     fn walk_and_intern(
         &self,
@@ -141,12 +140,15 @@ impl Tracer {
         let mut stop = Stop::BadStack;
         let mut recording = None;
         if let Some(stack) = stack {
+            let memo = self.memo.get();
             let mut memory = OwnMemory {
                 stack,
-                recording: self.memo.get().map(|memo| memo.record(registers.sp)),
+                recording: memo.map_or(Recording::nowhere(registers.sp), |memo| {
+                    memo.record(registers.sp)
+                }),
             };
-            stop = walk::walk(&mut cursor, &mut memory, &mut frames, max);
-            recording = memory.recording;
+            stop = walk::walk_fast(&mut cursor, &mut memory, &mut frames, max);
+            recording = Some(memory.recording);
         }
         let is_complete = matches!(stop, Stop::Outermost | Stop::Depth);
         if matches!(stop, Stop::BadStack | Stop::NoRule) {

@@ -148,7 +148,6 @@ impl Cursor {
 
 /// Walks from `cursor`, whose pc is the last of `frames`, and adds frames until there are `max`. On return `cursor` is the
 /// last frame added.
-#[inline]
 pub(super) fn walk<M: Memory>(
     cursor: &mut Cursor,
     memory: &mut M,
@@ -170,13 +169,68 @@ pub(super) fn walk<M: Memory>(
     }
 }
 
+/// As [`walk`], for frames that mostly have simple rules. Everything lives in registers between them; the rare steps get
+/// copies.
+pub(super) fn walk_fast<M: Memory + Copy>(
+    cursor: &mut Cursor,
+    memory: &mut M,
+    frames: &mut Frames,
+    max: usize,
+) -> Stop {
+    let mut frame = *cursor;
+    let mut reads = *memory;
+    let mut n_frames = frames.len;
+    let stop = loop {
+        let simple = match rule_cache::get(frame.lookup_address()) {
+            Cached::Hit(rule) if rule.is_simple() => step_simple(frame, rule, &mut reads),
+            _ => None,
+        };
+        let caller = match simple {
+            Some(caller) if caller.pc != 0 => caller,
+            _ => {
+                let mut copy = reads;
+                let caller = step(frame, &mut copy);
+                reads = copy;
+                match caller {
+                    Ok(caller) => caller,
+                    Err(stop) => break stop,
+                }
+            }
+        };
+        if n_frames >= max {
+            break Stop::Depth;
+        }
+        if let Some(slot) = frames.inline.get_mut(n_frames) {
+            *slot = caller.pc;
+        } else {
+            frames.len = n_frames;
+            if !frames.push_slow(caller.pc) {
+                break Stop::BadStack;
+            }
+        }
+        n_frames += 1;
+        frame = caller;
+    };
+    frames.len = n_frames;
+    *cursor = frame;
+    *memory = reads;
+    stop
+}
+
 /// The caller of `frame`.
-#[inline]
-pub(super) fn step<M: Memory>(frame: Cursor, memory: &mut M) -> Result<Cursor, Stop> {
+#[cold]
+#[inline(never)]
+fn step<M: Memory>(frame: Cursor, memory: &mut M) -> Result<Cursor, Stop> {
     let rule = frame.rule();
     match rule.unpack() {
-        Unpacked::Simple => step_simple(frame, rule, memory),
-        Unpacked::Wide(idx) => step_wide(frame, rule_cache::wide(idx), memory),
+        Unpacked::Simple => match step_simple(frame, rule, memory) {
+            Some(caller) if caller.pc == 0 => Err(Stop::Outermost),
+            caller => caller.ok_or(Stop::BadStack),
+        },
+        Unpacked::Wide(idx) => match step_wide(frame, rule_cache::wide(idx), memory) {
+            Some(caller) if caller.pc == 0 => Err(Stop::Outermost),
+            caller => caller.ok_or(Stop::BadStack),
+        },
         Unpacked::Outermost => Err(Stop::Outermost),
         Unpacked::NoTable => {
             frame_pointer::step(frame, memory, modules::is_pinned_code).ok_or(Stop::NoRule)
@@ -192,9 +246,9 @@ pub(super) fn simple_return_slot(registers: Registers) -> Option<usize> {
     let Cached::Hit(rule) = rule_cache::get(cursor.lookup_address()) else {
         return None;
     };
-    let Unpacked::Simple = rule.unpack() else {
+    if !rule.is_simple() {
         return None;
-    };
+    }
     let base = if rule.uses_fp() { cursor.fp } else { cursor.sp };
     Some(
         base.wrapping_add(rule.cfa_bytes())
@@ -202,8 +256,10 @@ pub(super) fn simple_return_slot(registers: Registers) -> Option<usize> {
     )
 }
 
-#[inline]
-fn step_simple<M: Memory>(frame: Cursor, rule: PackedRule, memory: &mut M) -> Result<Cursor, Stop> {
+/// The caller of a frame with a simple rule; `None` when the stack is not as the rule says. A pc of 0 means that there is
+/// no caller.
+#[inline(always)]
+fn step_simple<M: Memory>(frame: Cursor, rule: PackedRule, memory: &mut M) -> Option<Cursor> {
     let base = if rule.uses_fp() {
         memory.uses_fp();
         frame.fp
@@ -212,20 +268,15 @@ fn step_simple<M: Memory>(frame: Cursor, rule: PackedRule, memory: &mut M) -> Re
     };
     let cfa = base.wrapping_add(rule.cfa_bytes());
     if !memory.grows(frame.sp, cfa, rule.uses_fp()) {
-        return Err(Stop::BadStack);
+        return None;
     }
-    let slot = cfa.wrapping_sub(size_of::<usize>());
-    let pc = memory.read(slot).ok_or(Stop::BadStack)?;
-    if pc == 0 {
-        return Err(Stop::Outermost);
-    }
+    let pc = memory.read(cfa.wrapping_sub(size_of::<usize>()))?;
     let mut fp = frame.fp;
     let below_cfa = rule.fp_bytes_below_cfa();
     if below_cfa != 0 {
-        let slot = cfa.wrapping_sub(below_cfa);
-        fp = memory.read_fp(slot).ok_or(Stop::BadStack)?;
+        fp = memory.read_fp(cfa.wrapping_sub(below_cfa))?;
     }
-    Ok(Cursor {
+    Some(Cursor {
         pc,
         sp: cfa,
         fp,
@@ -234,9 +285,8 @@ fn step_simple<M: Memory>(frame: Cursor, rule: PackedRule, memory: &mut M) -> Re
     })
 }
 
-#[cold]
-#[inline(never)]
-fn step_wide<M: Memory>(frame: Cursor, rule: FrameRule, memory: &mut M) -> Result<Cursor, Stop> {
+/// As [`step_simple`], for any rule.
+fn step_wide<M: Memory>(frame: Cursor, rule: FrameRule, memory: &mut M) -> Option<Cursor> {
     let mut base = |base, offset: i32| {
         let base = match base {
             Base::Sp => frame.sp,
@@ -249,12 +299,12 @@ fn step_wide<M: Memory>(frame: Cursor, rule: FrameRule, memory: &mut M) -> Resul
     };
     let mut cfa = base(rule.cfa.base, rule.cfa.offset);
     if let Some(offset) = rule.cfa.deref {
-        let word = memory.read(cfa).ok_or(Stop::BadStack)?;
+        let word = memory.read(cfa)?;
         cfa = word.wrapping_add_signed(offset as isize);
     }
     let may_switch = rule.cfa.base == Base::Fp || rule.cfa.deref.is_some();
     if !memory.grows(frame.sp, cfa, may_switch) {
-        return Err(Stop::BadStack);
+        return None;
     }
     let mut slot = |place: Place| {
         let base = match place.base {
@@ -272,16 +322,13 @@ fn step_wide<M: Memory>(frame: Cursor, rule: FrameRule, memory: &mut M) -> Resul
         SavedFp::At(place) => Some(slot(place)),
         SavedFp::Same | SavedFp::Lost => None,
     };
-    let pc = memory.read(pc_slot).ok_or(Stop::BadStack)?;
-    if pc == 0 {
-        return Err(Stop::Outermost);
-    }
+    let pc = memory.read(pc_slot)?;
     let fp = match (fp_slot, rule.saved_fp) {
-        (Some(slot), _) => memory.read_fp(slot).ok_or(Stop::BadStack)?,
+        (Some(slot), _) => memory.read_fp(slot)?,
         (None, SavedFp::Lost) => 0,
         (None, _) => frame.fp,
     };
-    Ok(Cursor {
+    Some(Cursor {
         pc,
         sp: cfa,
         fp,
