@@ -57,6 +57,24 @@ pub(super) struct Memo {
     memo_idx: usize,
 }
 
+/// A stack that the memo knows.
+#[derive(Clone, Copy)]
+pub(super) struct Entry(&'static [AtomicU64]);
+
+impl Entry {
+    /// The stack's number.
+    #[inline]
+    pub(super) fn id(self) -> u32 {
+        self.0[ID].load(Ordering::Relaxed) as u32
+    }
+
+    /// Forgets the stack.
+    #[cold]
+    pub(super) fn forget(self) {
+        self.0[PC].store(0, Ordering::Relaxed);
+    }
+}
+
 /// What identifies a stack before its words are compared.
 #[derive(Clone, Copy)]
 pub(super) struct Key {
@@ -92,9 +110,9 @@ impl Memo {
         word.fetch_and(!(1 << (self.memo_idx % 64)), Ordering::Release);
     }
 
-    /// The number of the stack that `key` and the words on `stack` identify. Hook-safe.
+    /// The entry of the stack that `key` and the words on `stack` identify. Hook-safe.
     #[inline(never)]
-    pub(super) fn find(&self, key: &Key, stack: &LiveStack<'_>) -> Option<u32> {
+    pub(super) fn find(&self, key: &Key, stack: &LiveStack<'_>) -> Option<Entry> {
         let Registers { pc, sp, fp } = key.registers;
         for entry in self.set(key)?.chunks_exact(ENTRY) {
             // Relaxed: only this thread writes its memo.
@@ -110,7 +128,7 @@ impl Memo {
             let (start, n_words) = unpair(word(WORDS));
             let words = self.words.get(start..)?.get(..n_words)?;
             if stack.matches(sp, words) {
-                return Some(word(ID) as u32);
+                return Some(Entry(entry));
             }
         }
         None
@@ -128,9 +146,9 @@ impl Memo {
 
     /// Keeps the stack that was walked while `recording`, in place of another one.
     pub(super) fn insert(&self, key: &Key, recording: &Recording, id: u32) {
-        if !recording.is_whole {
-            // Words that do not fit an empty arena never will.
-            if recording.len() <= MEMO_WORDS - ARENA_START && recording.start > ARENA_START {
+        if !recording.is_whole() {
+            // Make room for the next time, unless an empty arena would not have been enough.
+            if self.arena_end() > (ARENA_START + MEMO_WORDS) / 2 {
                 self.clear();
             }
             return;
@@ -224,39 +242,36 @@ impl Memo {
 pub(super) struct Recording {
     words: &'static [AtomicU64],
     start: usize,
-    /// Where the next word goes.
+    /// Where the next word goes; [`Recording::BROKEN`] once a word could not be kept.
     at: usize,
-    is_whole: bool,
     /// What the words' places are relative to.
     sp: usize,
-    fp: FpSource,
+    /// Where the frame pointer's present value was read, or one of the two numbers below.
+    fp_source: usize,
     uses_initial_fp: bool,
 }
 
-/// Where the frame pointer's present value comes from.
-#[derive(Clone, Copy)]
-enum FpSource {
-    Initial,
-    Word {
-        addr: usize,
-        value: usize,
-    },
-    /// From a word that is recorded.
-    Recorded,
-}
-
 impl Recording {
+    const BROKEN: usize = usize::MAX / 2;
+    /// The frame pointer has its initial value.
+    const INITIAL: usize = 0;
+    /// The word that the frame pointer was read from is recorded.
+    const RECORDED: usize = 1;
+
     /// A recording for a thread without memo; it keeps nothing.
     pub(super) fn nowhere(sp: usize) -> Self {
         Self {
             words: &[],
             start: 0,
-            at: 0,
-            is_whole: true,
+            at: Self::BROKEN,
             sp,
-            fp: FpSource::Initial,
+            fp_source: Self::INITIAL,
             uses_initial_fp: false,
         }
+    }
+
+    fn is_whole(&self) -> bool {
+        self.at < Self::BROKEN
     }
 
     fn len(&self) -> usize {
@@ -267,30 +282,31 @@ impl Recording {
     #[inline]
     pub(super) fn word(&mut self, addr: usize, value: usize) {
         let packed = StackWord::new(self.sp, addr, value);
-        let slot = self.words.get(self.at);
-        match (packed, slot) {
-            (Some(packed), Some(slot)) => slot.store(packed.0, Ordering::Relaxed),
-            _ => self.is_whole = false,
-        }
-        self.at += 1;
-    }
-
-    /// Notes a word that became the frame pointer: the walk depends on it only once that is used.
-    #[inline]
-    pub(super) fn fp_word(&mut self, addr: usize, value: usize) {
-        self.fp = FpSource::Word { addr, value };
-    }
-
-    /// Notes that the walk depends on the frame pointer.
-    #[inline]
-    pub(super) fn uses_fp(&mut self) {
-        match self.fp {
-            FpSource::Initial => self.uses_initial_fp = true,
-            FpSource::Word { addr, value } => {
-                self.word(addr, value);
-                self.fp = FpSource::Recorded;
+        match (packed, self.words.get(self.at)) {
+            (Some(packed), Some(slot)) => {
+                slot.store(packed.0, Ordering::Relaxed);
+                self.at += 1;
             }
-            FpSource::Recorded => {}
+            _ => self.at = Self::BROKEN,
+        }
+    }
+
+    /// Notes that the frame pointer was read from `addr`: the walk depends on that word only once it is used.
+    #[inline]
+    pub(super) fn fp_word(&mut self, addr: usize) {
+        self.fp_source = addr;
+    }
+
+    /// Notes that the walk depends on the frame pointer, which is `fp` now.
+    #[inline]
+    pub(super) fn uses_fp(&mut self, fp: usize) {
+        match self.fp_source {
+            Self::INITIAL => self.uses_initial_fp = true,
+            Self::RECORDED => {}
+            addr => {
+                self.word(addr, fp);
+                self.fp_source = Self::RECORDED;
+            }
         }
     }
 }

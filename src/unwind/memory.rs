@@ -26,13 +26,20 @@ impl Memory for OwnMemory<'_> {
     #[inline]
     fn read_fp(&mut self, addr: usize) -> Option<usize> {
         let value = self.stack.read(addr)?;
-        self.recording.fp_word(addr, value);
+        self.recording.fp_word(addr);
         Some(value)
     }
 
     #[inline]
-    fn uses_fp(&mut self) {
-        self.recording.uses_fp();
+    fn uses_fp(&mut self, fp: usize) {
+        self.recording.uses_fp(fp);
+    }
+
+    #[inline]
+    fn read_below_cfa(&mut self, sp: usize, cfa: usize, _may_switch: bool) -> Option<usize> {
+        // One check of the bounds: a word inside has a CFA inside.
+        let slot = cfa.wrapping_sub(WORD);
+        if cfa <= sp { None } else { self.read(slot) }
     }
 
     #[inline]
@@ -99,7 +106,7 @@ impl Memory for AnyMemory {
         self.read(addr)
     }
 
-    fn uses_fp(&mut self) {}
+    fn uses_fp(&mut self, _fp: usize) {}
 
     fn grows(&mut self, sp: usize, cfa: usize, may_switch: bool) -> bool {
         if self.is_own(sp) {

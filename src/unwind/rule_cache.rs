@@ -33,15 +33,17 @@ static NEXT_WAY: AtomicU32 = AtomicU32::new(0);
 /// The rule of `address`, if it is known. Hook-safe.
 #[inline]
 pub(super) fn get(address: usize) -> Cached {
+    if address >> ADDRESS_BITS != 0 {
+        return Cached::Miss;
+    }
     let (set, tag) = place(address);
     for way in &set.0 {
         // Relaxed: the word is the whole entry.
         let entry = way.load(Ordering::Relaxed);
-        if entry >> PackedRule::BITS == tag {
-            let raw = entry as u32 & ((1 << PackedRule::BITS) - 1);
-            if raw != 0 {
-                return Cached::Hit(PackedRule::from_raw(raw));
-            }
+        // With the right tag only the rule's bits remain; a rule is never 0, but an empty way is.
+        let raw = entry ^ tag << PackedRule::BITS;
+        if raw.wrapping_sub(1) < (1 << PackedRule::BITS) - 1 {
+            return Cached::Hit(PackedRule::from_raw(raw as u32));
         }
     }
     Cached::Miss

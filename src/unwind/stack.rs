@@ -22,7 +22,19 @@ pub(super) struct LiveStack<'anchor> {
     start: usize,
     /// At least 1.
     n_words: usize,
-    anchor: PhantomData<&'anchor usize>,
+    anchor: PhantomData<&'anchor Anchor>,
+}
+
+/// A local variable that marks the lowest part of a stack in use.
+pub(super) struct Anchor(usize);
+
+impl Anchor {
+    /// Makes an anchor to be kept in a local variable.
+    #[inline(always)]
+    pub(super) fn new() -> Self {
+        // A constant would allow the compiler to keep it off the stack.
+        Self(std::hint::black_box(0))
+    }
 }
 
 impl OwnBounds {
@@ -43,8 +55,8 @@ impl OwnBounds {
 
     /// The stack from `anchor` up, if `anchor` is a local variable on it.
     #[inline]
-    pub(super) fn live_from<'anchor>(&self, anchor: &'anchor usize) -> Option<LiveStack<'anchor>> {
-        let start = &raw const *anchor as usize;
+    pub(super) fn live_from<'anchor>(&self, anchor: &'anchor Anchor) -> Option<LiveStack<'anchor>> {
+        let start = &raw const anchor.0 as usize;
         let is_inside = start >= self.low && start < self.high;
         is_inside.then(|| LiveStack {
             start,
@@ -137,10 +149,10 @@ mod tests {
 
     #[test]
     fn words_outside_the_live_part_or_between_words_are_not_read() {
-        let anchor = 42_usize;
+        let anchor = Anchor(std::hint::black_box(42));
         let bounds = OwnBounds::query();
         let stack = bounds.live_from(&anchor).unwrap();
-        let addr = &raw const anchor as usize;
+        let addr = &raw const anchor.0 as usize;
         std::assert_eq!(stack.read(addr), Some(42));
         std::assert_eq!(stack.read(addr - 8), None);
         std::assert_eq!(stack.read(addr + 1), None);
@@ -151,13 +163,13 @@ mod tests {
 
     #[test]
     fn a_value_on_the_heap_anchors_no_stack() {
-        let boxed = Box::new(1_usize);
+        let boxed = Box::new(Anchor::new());
         std::assert!(OwnBounds::query().live_from(&boxed).is_none());
     }
 
     #[test]
     fn matching_tells_equal_words_from_changed_and_moved_ones() {
-        let words = [7_usize, 8, 9];
+        let words = std::hint::black_box([Anchor(7), Anchor(8), Anchor(9)]);
         let bounds = OwnBounds::query();
         let stack = bounds.live_from(&words[0]).unwrap();
         let base = &raw const words as usize;

@@ -30,8 +30,17 @@ pub(super) trait Memory {
     /// As [`Memory::read`], for a word that becomes the caller's frame pointer.
     fn read_fp(&mut self, addr: usize) -> Option<usize>;
 
-    /// Notes that the frame pointer's value matters to the walk.
-    fn uses_fp(&mut self);
+    /// The word just below `cfa`; `None` also when [`Memory::grows`] says no.
+    #[inline]
+    fn read_below_cfa(&mut self, sp: usize, cfa: usize, may_switch: bool) -> Option<usize> {
+        if !self.grows(sp, cfa, may_switch) {
+            return None;
+        }
+        self.read(cfa.wrapping_sub(size_of::<usize>()))
+    }
+
+    /// Notes that the frame pointer's present value, `fp`, matters to the walk.
+    fn uses_fp(&mut self, fp: usize);
 }
 
 /// Why a walk stopped.
@@ -155,21 +164,13 @@ pub(super) fn walk<M: Memory>(
     max: usize,
 ) -> Stop {
     loop {
-        let caller = match step(*cursor, memory) {
-            Ok(caller) => caller,
-            Err(stop) => return stop,
-        };
-        if frames.len() >= max {
-            return Stop::Depth;
+        if let Err(stop) = steps(cursor, memory, frames, max) {
+            return stop;
         }
-        if !frames.push(caller.pc) {
-            return Stop::BadStack;
-        }
-        *cursor = caller;
     }
 }
 
-/// As [`walk`], for frames that mostly have simple rules. Everything lives in registers between them; the rare steps get
+/// As [`walk`], for frames that mostly have simple rules. Between them everything lives in registers; the other steps get
 /// copies.
 pub(super) fn walk_fast<M: Memory + Copy>(
     cursor: &mut Cursor,
@@ -177,65 +178,106 @@ pub(super) fn walk_fast<M: Memory + Copy>(
     frames: &mut Frames,
     max: usize,
 ) -> Stop {
-    let mut frame = *cursor;
+    let Cursor {
+        mut pc,
+        mut sp,
+        mut fp,
+        ..
+    } = *cursor;
     let mut reads = *memory;
     let mut n_frames = frames.len;
-    let stop = loop {
-        let simple = match rule_cache::get(frame.lookup_address()) {
-            Cached::Hit(rule) if rule.is_simple() => step_simple(frame, rule, &mut reads),
-            _ => None,
-        };
-        let caller = match simple {
-            Some(caller) if caller.pc != 0 => caller,
-            _ => {
-                let mut copy = reads;
-                let caller = step(frame, &mut copy);
-                reads = copy;
-                match caller {
-                    Ok(caller) => caller,
-                    Err(stop) => break stop,
-                }
+    // Beyond the inline frames the other steps do as well.
+    let n_inline = max.min(Frames::N_INLINE);
+    'frames: loop {
+        'other: {
+            let Cached::Hit(rule) = rule_cache::get(pc.wrapping_sub(1)) else {
+                break 'other;
+            };
+            if !rule.is_simple() || n_frames >= n_inline {
+                break 'other;
             }
-        };
-        if n_frames >= max {
-            break Stop::Depth;
-        }
-        if let Some(slot) = frames.inline.get_mut(n_frames) {
-            *slot = caller.pc;
-        } else {
-            frames.len = n_frames;
-            if !frames.push_slow(caller.pc) {
-                break Stop::BadStack;
+            let Some(caller) = simple_caller(sp, fp, rule, &mut reads) else {
+                break 'other;
+            };
+            let Some(slot) = frames.inline.get_mut(n_frames) else {
+                break 'other;
+            };
+            if caller.0 == 0 {
+                break 'other;
             }
+            (pc, sp, fp) = caller;
+            *slot = pc;
+            n_frames += 1;
+            continue 'frames;
         }
-        n_frames += 1;
-        frame = caller;
-    };
-    frames.len = n_frames;
-    *cursor = frame;
-    *memory = reads;
-    stop
+        let mut copy = reads;
+        frames.len = n_frames;
+        *cursor = Cursor {
+            pc,
+            sp,
+            fp,
+            is_interrupted: false,
+            is_guessed: false,
+        };
+        let outcome = steps(cursor, &mut copy, frames, max);
+        reads = copy;
+        if let Err(stop) = outcome {
+            *memory = reads;
+            return stop;
+        }
+        Cursor { pc, sp, fp, .. } = *cursor;
+        n_frames = frames.len;
+    }
+}
+
+/// Takes one step of any kind, and more until `cursor` is an ordinary frame again.
+#[cold]
+#[inline(never)]
+fn steps<M: Memory>(
+    cursor: &mut Cursor,
+    memory: &mut M,
+    frames: &mut Frames,
+    max: usize,
+) -> Result<(), Stop> {
+    loop {
+        let caller = step(*cursor, memory)?;
+        if frames.len >= max {
+            return Err(Stop::Depth);
+        }
+        if !frames.push(caller.pc) {
+            return Err(Stop::BadStack);
+        }
+        *cursor = caller;
+        if !caller.is_interrupted && !caller.is_guessed {
+            return Ok(());
+        }
+    }
 }
 
 /// The caller of `frame`.
-#[cold]
-#[inline(never)]
 fn step<M: Memory>(frame: Cursor, memory: &mut M) -> Result<Cursor, Stop> {
     let rule = frame.rule();
-    match rule.unpack() {
-        Unpacked::Simple => match step_simple(frame, rule, memory) {
-            Some(caller) if caller.pc == 0 => Err(Stop::Outermost),
-            caller => caller.ok_or(Stop::BadStack),
-        },
-        Unpacked::Wide(idx) => match step_wide(frame, rule_cache::wide(idx), memory) {
-            Some(caller) if caller.pc == 0 => Err(Stop::Outermost),
-            caller => caller.ok_or(Stop::BadStack),
-        },
-        Unpacked::Outermost => Err(Stop::Outermost),
-        Unpacked::NoTable => {
-            frame_pointer::step(frame, memory, modules::is_pinned_code).ok_or(Stop::NoRule)
+    let caller = match rule.unpack() {
+        Unpacked::Simple => {
+            simple_caller(frame.sp, frame.fp, rule, memory).map(|(pc, sp, fp)| Cursor {
+                pc,
+                sp,
+                fp,
+                is_interrupted: false,
+                is_guessed: frame.is_guessed,
+            })
         }
-        Unpacked::Unsupported => Err(Stop::UnsupportedRule),
+        Unpacked::Wide(idx) => wide_caller(frame, rule_cache::wide(idx), memory),
+        Unpacked::Outermost => return Err(Stop::Outermost),
+        Unpacked::NoTable => {
+            let caller = frame_pointer::step(frame, memory, modules::is_pinned_code);
+            return caller.ok_or(Stop::NoRule);
+        }
+        Unpacked::Unsupported => return Err(Stop::UnsupportedRule),
+    };
+    match caller {
+        Some(caller) if caller.pc == 0 => Err(Stop::Outermost),
+        caller => caller.ok_or(Stop::BadStack),
     }
 }
 
@@ -256,42 +298,39 @@ pub(super) fn simple_return_slot(registers: Registers) -> Option<usize> {
     )
 }
 
-/// The caller of a frame with a simple rule; `None` when the stack is not as the rule says. A pc of 0 means that there is
-/// no caller.
+/// The caller's pc, sp and fp of a frame with a simple rule; `None` when the stack is not as the rule says. A pc of 0 means
+/// that there is no caller.
 #[inline(always)]
-fn step_simple<M: Memory>(frame: Cursor, rule: PackedRule, memory: &mut M) -> Option<Cursor> {
+fn simple_caller<M: Memory>(
+    sp: usize,
+    fp: usize,
+    rule: PackedRule,
+    memory: &mut M,
+) -> Option<(usize, usize, usize)> {
     let base = if rule.uses_fp() {
-        memory.uses_fp();
-        frame.fp
+        memory.uses_fp(fp);
+        fp
     } else {
-        frame.sp
+        sp
     };
     let cfa = base.wrapping_add(rule.cfa_bytes());
-    if !memory.grows(frame.sp, cfa, rule.uses_fp()) {
-        return None;
-    }
-    let pc = memory.read(cfa.wrapping_sub(size_of::<usize>()))?;
-    let mut fp = frame.fp;
+    let pc = memory.read_below_cfa(sp, cfa, rule.uses_fp())?;
     let below_cfa = rule.fp_bytes_below_cfa();
-    if below_cfa != 0 {
-        fp = memory.read_fp(cfa.wrapping_sub(below_cfa))?;
-    }
-    Some(Cursor {
-        pc,
-        sp: cfa,
-        fp,
-        is_interrupted: false,
-        is_guessed: frame.is_guessed,
-    })
+    let fp = if below_cfa == 0 {
+        fp
+    } else {
+        memory.read_fp(cfa.wrapping_sub(below_cfa))?
+    };
+    Some((pc, cfa, fp))
 }
 
-/// As [`step_simple`], for any rule.
-fn step_wide<M: Memory>(frame: Cursor, rule: FrameRule, memory: &mut M) -> Option<Cursor> {
+/// As [`simple_caller`], for any rule.
+fn wide_caller<M: Memory>(frame: Cursor, rule: FrameRule, memory: &mut M) -> Option<Cursor> {
     let mut base = |base, offset: i32| {
         let base = match base {
             Base::Sp => frame.sp,
             Base::Fp => {
-                memory.uses_fp();
+                memory.uses_fp(frame.fp);
                 frame.fp
             }
         };
@@ -311,7 +350,7 @@ fn step_wide<M: Memory>(frame: Cursor, rule: FrameRule, memory: &mut M) -> Optio
             PlaceBase::Cfa => cfa,
             PlaceBase::Sp => frame.sp,
             PlaceBase::Fp => {
-                memory.uses_fp();
+                memory.uses_fp(frame.fp);
                 frame.fp
             }
         };
