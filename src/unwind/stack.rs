@@ -85,7 +85,8 @@ impl LiveStack<'_> {
     #[inline]
     pub(super) fn matches(&self, sp: usize, words: &[AtomicU64]) -> bool {
         let last = self.n_words - 1;
-        let sp_idx = self.index(sp);
+        // The anchor may be a local of the very frame that `sp` is of, a little above it.
+        let sp_idx = (sp.wrapping_sub(self.start) as isize >> WORD.trailing_zeros()) as usize;
         let mut differences = 0;
         for word in words {
             // Relaxed: a memo is only written by the thread that reads it.

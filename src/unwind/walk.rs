@@ -90,6 +90,16 @@ impl Frames {
         self.len
     }
 
+    /// Where the first `max` frames go, as far as there is room now: the frames so far and what follows them.
+    fn room(&mut self, max: usize) -> &mut [usize] {
+        let room = match &mut self.spill {
+            Some(spill) if self.len > Self::N_INLINE => &mut spill[..],
+            _ => &mut self.inline[..],
+        };
+        let n_frames = room.len().min(max);
+        &mut room[..n_frames]
+    }
+
     /// Adds a frame; false when there is no memory for it.
     #[inline]
     pub(super) fn push(&mut self, pc: usize) -> bool {
@@ -186,20 +196,19 @@ pub(super) fn walk_fast<M: Memory + Copy>(
     } = *cursor;
     let mut reads = *memory;
     let mut n_frames = frames.len;
-    // Beyond the inline frames the other steps do as well.
-    let n_inline = max.min(Frames::N_INLINE);
+    let mut room = frames.room(max);
     'frames: loop {
         'other: {
             let Cached::Hit(rule) = rule_cache::get(pc.wrapping_sub(1)) else {
                 break 'other;
             };
-            if !rule.is_simple() || n_frames >= n_inline {
+            if !rule.is_simple() {
                 break 'other;
             }
             let Some(caller) = simple_caller(sp, fp, rule, &mut reads) else {
                 break 'other;
             };
-            let Some(slot) = frames.inline.get_mut(n_frames) else {
+            let Some(slot) = room.get_mut(n_frames) else {
                 break 'other;
             };
             if caller.0 == 0 {
@@ -227,6 +236,7 @@ pub(super) fn walk_fast<M: Memory + Copy>(
         }
         Cursor { pc, sp, fp, .. } = *cursor;
         n_frames = frames.len;
+        room = frames.room(max);
     }
 }
 

@@ -14,8 +14,8 @@ struct Stacks {
     theirs: Vec<usize>,
 }
 
-/// Holds off tests that count rules or start module generations.
-fn serial() -> std::sync::MutexGuard<'static, ()> {
+/// Holds off other tests that need rules to stay cached, or that start module generations.
+pub(super) fn serial() -> std::sync::MutexGuard<'static, ()> {
     static SERIAL: std::sync::Mutex<()> = std::sync::Mutex::new(());
     SERIAL
         .lock()
