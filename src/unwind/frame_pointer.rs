@@ -18,7 +18,7 @@ pub(super) fn step<M: Memory>(
     if frame.fp < frame.sp {
         return None;
     }
-    memory.uses_fp();
+    memory.uses_fp(frame.fp);
     let cfa = frame.fp.checked_add(RECORD_BYTES)?;
     if !memory.grows(frame.sp, cfa, true) {
         return None;

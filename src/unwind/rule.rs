@@ -165,6 +165,12 @@ impl PackedRule {
         }
     }
 
+    /// Whether [`PackedRule::unpack`] says [`Unpacked::Simple`].
+    #[inline]
+    pub(super) fn is_simple(self) -> bool {
+        matches!(self.unpack(), Unpacked::Simple)
+    }
+
     /// For a simple rule: whether the CFA is relative to the frame pointer.
     #[inline]
     pub(super) fn uses_fp(self) -> bool {
@@ -272,7 +278,7 @@ fn put((shift, bits): (u32, u32), bytes: i32) -> Option<u64> {
 
 /// The bytes that a signed field holds.
 fn get(word: u64, (shift, bits): (u32, u32)) -> i32 {
-    let n_words = (word << (64 - shift - bits)).cast_signed() >> (64 - bits);
+    let n_words = (word << (64 - shift - bits)) as i64 >> (64 - bits);
     n_words as i32 * WORD
 }
 

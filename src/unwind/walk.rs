@@ -30,8 +30,17 @@ pub(super) trait Memory {
     /// As [`Memory::read`], for a word that becomes the caller's frame pointer.
     fn read_fp(&mut self, addr: usize) -> Option<usize>;
 
-    /// Notes that the frame pointer's value matters to the walk.
-    fn uses_fp(&mut self);
+    /// The word just below `cfa`; `None` also when [`Memory::grows`] says no.
+    #[inline]
+    fn read_below_cfa(&mut self, sp: usize, cfa: usize, may_switch: bool) -> Option<usize> {
+        if !self.grows(sp, cfa, may_switch) {
+            return None;
+        }
+        self.read(cfa.wrapping_sub(size_of::<usize>()))
+    }
+
+    /// Notes that the frame pointer's present value, `fp`, matters to the walk.
+    fn uses_fp(&mut self, fp: usize);
 }
 
 /// Why a walk stopped.
@@ -79,6 +88,16 @@ impl Frames {
 
     pub(super) fn len(&self) -> usize {
         self.len
+    }
+
+    /// Where the first `max` frames go, as far as there is room now: the frames so far and what follows them.
+    fn room(&mut self, max: usize) -> &mut [usize] {
+        let room = match &mut self.spill {
+            Some(spill) if self.len > Self::N_INLINE => &mut spill[..],
+            _ => &mut self.inline[..],
+        };
+        let n_frames = room.len().min(max);
+        &mut room[..n_frames]
     }
 
     /// Adds a frame; false when there is no memory for it.
@@ -148,7 +167,6 @@ impl Cursor {
 
 /// Walks from `cursor`, whose pc is the last of `frames`, and adds frames until there are `max`. On return `cursor` is the
 /// last frame added.
-#[inline]
 pub(super) fn walk<M: Memory>(
     cursor: &mut Cursor,
     memory: &mut M,
@@ -156,32 +174,120 @@ pub(super) fn walk<M: Memory>(
     max: usize,
 ) -> Stop {
     loop {
-        let caller = match step(*cursor, memory) {
-            Ok(caller) => caller,
-            Err(stop) => return stop,
+        if let Err(stop) = steps(cursor, memory, frames, max) {
+            return stop;
+        }
+    }
+}
+
+/// As [`walk`], for frames that mostly have simple rules. Between them everything lives in registers; the other steps get
+/// copies.
+pub(super) fn walk_fast<M: Memory + Copy>(
+    cursor: &mut Cursor,
+    memory: &mut M,
+    frames: &mut Frames,
+    max: usize,
+) -> Stop {
+    let Cursor {
+        mut pc,
+        mut sp,
+        mut fp,
+        ..
+    } = *cursor;
+    let mut reads = *memory;
+    let mut n_frames = frames.len;
+    let mut room = frames.room(max);
+    'frames: loop {
+        'other: {
+            let Cached::Hit(rule) = rule_cache::get(pc.wrapping_sub(1)) else {
+                break 'other;
+            };
+            if !rule.is_simple() {
+                break 'other;
+            }
+            let Some(caller) = simple_caller(sp, fp, rule, &mut reads) else {
+                break 'other;
+            };
+            let Some(slot) = room.get_mut(n_frames) else {
+                break 'other;
+            };
+            if caller.0 == 0 {
+                break 'other;
+            }
+            (pc, sp, fp) = caller;
+            *slot = pc;
+            n_frames += 1;
+            continue 'frames;
+        }
+        let mut copy = reads;
+        frames.len = n_frames;
+        *cursor = Cursor {
+            pc,
+            sp,
+            fp,
+            is_interrupted: false,
+            is_guessed: false,
         };
-        if frames.len() >= max {
-            return Stop::Depth;
+        let outcome = steps(cursor, &mut copy, frames, max);
+        reads = copy;
+        if let Err(stop) = outcome {
+            *memory = reads;
+            return stop;
+        }
+        Cursor { pc, sp, fp, .. } = *cursor;
+        n_frames = frames.len;
+        room = frames.room(max);
+    }
+}
+
+/// Takes one step of any kind, and more until `cursor` is an ordinary frame again.
+#[cold]
+#[inline(never)]
+fn steps<M: Memory>(
+    cursor: &mut Cursor,
+    memory: &mut M,
+    frames: &mut Frames,
+    max: usize,
+) -> Result<(), Stop> {
+    loop {
+        let caller = step(*cursor, memory)?;
+        if frames.len >= max {
+            return Err(Stop::Depth);
         }
         if !frames.push(caller.pc) {
-            return Stop::BadStack;
+            return Err(Stop::BadStack);
         }
         *cursor = caller;
+        if !caller.is_interrupted && !caller.is_guessed {
+            return Ok(());
+        }
     }
 }
 
 /// The caller of `frame`.
-#[inline]
-pub(super) fn step<M: Memory>(frame: Cursor, memory: &mut M) -> Result<Cursor, Stop> {
+fn step<M: Memory>(frame: Cursor, memory: &mut M) -> Result<Cursor, Stop> {
     let rule = frame.rule();
-    match rule.unpack() {
-        Unpacked::Simple => step_simple(frame, rule, memory),
-        Unpacked::Wide(idx) => step_wide(frame, rule_cache::wide(idx), memory),
-        Unpacked::Outermost => Err(Stop::Outermost),
-        Unpacked::NoTable => {
-            frame_pointer::step(frame, memory, modules::is_pinned_code).ok_or(Stop::NoRule)
+    let caller = match rule.unpack() {
+        Unpacked::Simple => {
+            simple_caller(frame.sp, frame.fp, rule, memory).map(|(pc, sp, fp)| Cursor {
+                pc,
+                sp,
+                fp,
+                is_interrupted: false,
+                is_guessed: frame.is_guessed,
+            })
         }
-        Unpacked::Unsupported => Err(Stop::UnsupportedRule),
+        Unpacked::Wide(idx) => wide_caller(frame, rule_cache::wide(idx), memory),
+        Unpacked::Outermost => return Err(Stop::Outermost),
+        Unpacked::NoTable => {
+            let caller = frame_pointer::step(frame, memory, modules::is_pinned_code);
+            return caller.ok_or(Stop::NoRule);
+        }
+        Unpacked::Unsupported => return Err(Stop::UnsupportedRule),
+    };
+    match caller {
+        Some(caller) if caller.pc == 0 => Err(Stop::Outermost),
+        caller => caller.ok_or(Stop::BadStack),
     }
 }
 
@@ -192,9 +298,9 @@ pub(super) fn simple_return_slot(registers: Registers) -> Option<usize> {
     let Cached::Hit(rule) = rule_cache::get(cursor.lookup_address()) else {
         return None;
     };
-    let Unpacked::Simple = rule.unpack() else {
+    if !rule.is_simple() {
         return None;
-    };
+    }
     let base = if rule.uses_fp() { cursor.fp } else { cursor.sp };
     Some(
         base.wrapping_add(rule.cfa_bytes())
@@ -202,46 +308,39 @@ pub(super) fn simple_return_slot(registers: Registers) -> Option<usize> {
     )
 }
 
-#[inline]
-fn step_simple<M: Memory>(frame: Cursor, rule: PackedRule, memory: &mut M) -> Result<Cursor, Stop> {
+/// The caller's pc, sp and fp of a frame with a simple rule; `None` when the stack is not as the rule says. A pc of 0 means
+/// that there is no caller.
+#[inline(always)]
+fn simple_caller<M: Memory>(
+    sp: usize,
+    fp: usize,
+    rule: PackedRule,
+    memory: &mut M,
+) -> Option<(usize, usize, usize)> {
     let base = if rule.uses_fp() {
-        memory.uses_fp();
-        frame.fp
+        memory.uses_fp(fp);
+        fp
     } else {
-        frame.sp
+        sp
     };
     let cfa = base.wrapping_add(rule.cfa_bytes());
-    if !memory.grows(frame.sp, cfa, rule.uses_fp()) {
-        return Err(Stop::BadStack);
-    }
-    let slot = cfa.wrapping_sub(size_of::<usize>());
-    let pc = memory.read(slot).ok_or(Stop::BadStack)?;
-    if pc == 0 {
-        return Err(Stop::Outermost);
-    }
-    let mut fp = frame.fp;
+    let pc = memory.read_below_cfa(sp, cfa, rule.uses_fp())?;
     let below_cfa = rule.fp_bytes_below_cfa();
-    if below_cfa != 0 {
-        let slot = cfa.wrapping_sub(below_cfa);
-        fp = memory.read_fp(slot).ok_or(Stop::BadStack)?;
-    }
-    Ok(Cursor {
-        pc,
-        sp: cfa,
-        fp,
-        is_interrupted: false,
-        is_guessed: frame.is_guessed,
-    })
+    let fp = if below_cfa == 0 {
+        fp
+    } else {
+        memory.read_fp(cfa.wrapping_sub(below_cfa))?
+    };
+    Some((pc, cfa, fp))
 }
 
-#[cold]
-#[inline(never)]
-fn step_wide<M: Memory>(frame: Cursor, rule: FrameRule, memory: &mut M) -> Result<Cursor, Stop> {
+/// As [`simple_caller`], for any rule.
+fn wide_caller<M: Memory>(frame: Cursor, rule: FrameRule, memory: &mut M) -> Option<Cursor> {
     let mut base = |base, offset: i32| {
         let base = match base {
             Base::Sp => frame.sp,
             Base::Fp => {
-                memory.uses_fp();
+                memory.uses_fp(frame.fp);
                 frame.fp
             }
         };
@@ -249,19 +348,19 @@ fn step_wide<M: Memory>(frame: Cursor, rule: FrameRule, memory: &mut M) -> Resul
     };
     let mut cfa = base(rule.cfa.base, rule.cfa.offset);
     if let Some(offset) = rule.cfa.deref {
-        let word = memory.read(cfa).ok_or(Stop::BadStack)?;
+        let word = memory.read(cfa)?;
         cfa = word.wrapping_add_signed(offset as isize);
     }
     let may_switch = rule.cfa.base == Base::Fp || rule.cfa.deref.is_some();
     if !memory.grows(frame.sp, cfa, may_switch) {
-        return Err(Stop::BadStack);
+        return None;
     }
     let mut slot = |place: Place| {
         let base = match place.base {
             PlaceBase::Cfa => cfa,
             PlaceBase::Sp => frame.sp,
             PlaceBase::Fp => {
-                memory.uses_fp();
+                memory.uses_fp(frame.fp);
                 frame.fp
             }
         };
@@ -272,16 +371,13 @@ fn step_wide<M: Memory>(frame: Cursor, rule: FrameRule, memory: &mut M) -> Resul
         SavedFp::At(place) => Some(slot(place)),
         SavedFp::Same | SavedFp::Lost => None,
     };
-    let pc = memory.read(pc_slot).ok_or(Stop::BadStack)?;
-    if pc == 0 {
-        return Err(Stop::Outermost);
-    }
+    let pc = memory.read(pc_slot)?;
     let fp = match (fp_slot, rule.saved_fp) {
-        (Some(slot), _) => memory.read_fp(slot).ok_or(Stop::BadStack)?,
+        (Some(slot), _) => memory.read_fp(slot)?,
         (None, SavedFp::Lost) => 0,
         (None, _) => frame.fp,
     };
-    Ok(Cursor {
+    Some(Cursor {
         pc,
         sp: cfa,
         fp,

@@ -14,6 +14,14 @@ struct Stacks {
     theirs: Vec<usize>,
 }
 
+/// Holds off other tests that need rules to stay cached, or that start module generations.
+pub(super) fn serial() -> std::sync::MutexGuard<'static, ()> {
+    static SERIAL: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    SERIAL
+        .lock()
+        .unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
 thread_local! {
     /// What callbacks, handlers and destructors captured.
     static CAPTURED: RefCell<Vec<Stacks>> = const { RefCell::new(Vec::new()) };
@@ -167,4 +175,58 @@ fn call_at_the_very_end_of_a_function_is_walked() {
     }
     std::assert!(catch_unwind(ends_in_a_call).is_err());
     check_equal(&take_captured()[0], 5);
+}
+
+/// Gives each walk a new number, and all numbers stay current until told otherwise.
+#[derive(Default)]
+struct Numbers {
+    stacks: RefCell<Vec<(Vec<usize>, bool)>>,
+    first_current: Cell<u32>,
+}
+
+impl StackIds for Numbers {
+    fn is_current(&self, id: u32) -> bool {
+        id >= self.first_current.get()
+    }
+
+    fn intern(&self, frames: &[usize], is_whole: bool) -> u32 {
+        let mut stacks = self.stacks.borrow_mut();
+        stacks.push((frames.to_vec(), is_whole));
+        stacks.len() as u32 - 1
+    }
+}
+
+#[inline(never)]
+fn id_here(tracer: &Tracer, depth: Depth, ids: &Numbers) -> u32 {
+    black_box(tracer.stack_id(Registers::here(), depth, ids))
+}
+
+#[test]
+fn memo_knows_a_stack_again_and_tells_call_sites_apart() {
+    let _serial = serial();
+    prepare();
+    let (tracer, ids) = (Tracer::new(), Numbers::default());
+    for depth in [Depth::AtMost(10), Depth::Unlimited] {
+        let first = ids.stacks.borrow().len() as u32;
+        for _ in 0..3 {
+            let call = || id_here(&tracer, depth, &ids);
+            std::assert_eq!(call(), first);
+            std::assert_eq!(id_here(&tracer, depth, &ids), first + 1);
+            recurse(3, &mut || {
+                std::assert_eq!(id_here(&tracer, depth, &ids), first + 2)
+            });
+            recurse(4, &mut || {
+                std::assert_eq!(id_here(&tracer, depth, &ids), first + 3)
+            });
+        }
+        ids.first_current.set(first + 4);
+    }
+    tracer.release();
+    let n_walks = ids.stacks.borrow().len();
+    (0..2).for_each(|_| _ = id_here(&tracer, Depth::AtMost(10), &ids));
+    std::assert_eq!(
+        ids.stacks.borrow().len(),
+        n_walks + 2,
+        "no memo after release"
+    );
 }
