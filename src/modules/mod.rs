@@ -175,17 +175,26 @@ pub(crate) fn is_pinned_code(avma: usize) -> bool {
     table::is_pinned(avma)
 }
 
-/// Notes the module that contains `avma` now, for addresses that no table led to. Report path only, with no lock held.
-pub(crate) fn note(avma: usize) {
-    elf::with_image_locked(avma, |image| {
-        table::note(image, generation(), Lasting::Unloadable)
-    });
-}
-
-/// All modules that addresses were seen in so far. Report path only.
-pub(crate) fn seen() -> ModuleMap {
+/// All modules that addresses were seen in, and those that contain the given addresses without a walk having been led there
+/// by a table. Each address comes with the generation it was captured in. Report path only, with no lock held.
+pub(crate) fn covering(addresses: impl Iterator<Item = (usize, u32)>) -> ModuleMap {
+    let now = generation();
+    let seen = ModuleMap {
+        modules: table::modules(now),
+    };
+    let mut is_complete = true;
+    for (avma, generation) in addresses {
+        // What an earlier generation had at an address can no longer be asked.
+        if generation == now && seen.locate(avma, now).is_none() {
+            is_complete = false;
+            elf::with_image_locked(avma, |image| table::note(image, now, Lasting::Unloadable));
+        }
+    }
+    if is_complete {
+        return seen;
+    }
     ModuleMap {
-        modules: table::modules(generation()),
+        modules: table::modules(now),
     }
 }
 
