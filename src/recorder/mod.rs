@@ -64,6 +64,13 @@ pub(crate) struct LiveBlock {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ShardId(u32);
 
+/// Whether recording an event found a full buffer, so that the journal was merged into the ledger.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Merged {
+    No,
+    Yes,
+}
+
 /// The tables of one recorder; the process has one in a static, tests make their own.
 ///
 /// All bytes of a new one are zero, so that a static takes no room in the executable.
@@ -195,10 +202,17 @@ impl Recorder {
     /// back: it is retired and counted. Without memory for the entry the block is counted as untracked and in no other
     /// figure, because its free could never be recorded. Hook-safe.
     #[inline]
-    pub(crate) fn record_alloc(&self, shard: ShardId, addr: usize, size: usize, pp: PpId) {
+    pub(crate) fn record_alloc(
+        &self,
+        shard: ShardId,
+        addr: usize,
+        size: usize,
+        pp: PpId,
+    ) -> Merged {
         let block = LiveBlock { pp, size };
-        if self.track(shard, addr, block) {
-            self.journal.alloc(shard, block);
+        match self.track(shard, addr, block) {
+            true => self.journal.alloc(shard, block),
+            false => Merged::No,
         }
     }
 
@@ -241,8 +255,8 @@ impl Recorder {
 
     /// Records that a taken block was freed. Hook-safe.
     #[inline]
-    pub(crate) fn record_free(&self, shard: ShardId, block: LiveBlock) {
-        self.journal.free(shard, block);
+    pub(crate) fn record_free(&self, shard: ShardId, block: LiveBlock) -> Merged {
+        self.journal.free(shard, block)
     }
 
     /// Records that a taken block is now at `addr` with `new_size` bytes; it stays with its program point. Without memory
@@ -254,15 +268,14 @@ impl Recorder {
         block: LiveBlock,
         addr: usize,
         new_size: usize,
-    ) {
+    ) -> Merged {
         let resized = LiveBlock {
             size: new_size,
             ..block
         };
-        if self.track(shard, addr, resized) {
-            self.journal.realloc(shard, block, new_size);
-        } else {
-            self.journal.free(shard, block);
+        match self.track(shard, addr, resized) {
+            true => self.journal.realloc(shard, block, new_size),
+            false => self.journal.free(shard, block),
         }
     }
 
@@ -295,7 +308,7 @@ impl Recorder {
     }
 
     /// Records an ad hoc event. Hook-safe.
-    pub(crate) fn record_event(&self, shard: ShardId, weight: usize, pp: PpId) {
-        self.journal.ad_hoc(shard, pp, weight);
+    pub(crate) fn record_event(&self, shard: ShardId, weight: usize, pp: PpId) -> Merged {
+        self.journal.ad_hoc(shard, pp, weight)
     }
 }
