@@ -112,3 +112,92 @@ struct ModuleNames {
     /// Whether the module's file, or a separate one of the same image, has DWARF.
     has_debug_info: bool,
 }
+
+#[cfg(all(test, feature = "symbolize"))]
+mod tests {
+    use super::*;
+    use object::{Object, ObjectSymbol};
+
+    /// The module that is the program was built with debug information.
+    fn symbolized(avmas: &[usize]) -> (Vec<Resolved>, ModuleMap) {
+        // What is looked up later is noted at the same byte: that of the call.
+        avmas
+            .iter()
+            .for_each(|avma| crate::modules::note(avma.wrapping_sub(1)));
+        let modules = crate::modules::seen();
+        let addresses: Vec<CodeAddress> = avmas
+            .iter()
+            .map(|&avma| CodeAddress {
+                avma,
+                generation: crate::modules::generation(),
+            })
+            .collect();
+        let symbols = symbolize(&addresses, &modules);
+        let saw_executable = modules.modules().iter().any(|module| module.is_executable);
+        std::assert_eq!(symbols.executable_has_debug_info, saw_executable);
+        let resolved = addresses
+            .iter()
+            .map(|address| symbols.by_address[address].clone())
+            .collect();
+        (resolved, modules)
+    }
+
+    #[test]
+    fn return_addresses_lie_in_their_callers() {
+        let mut avmas = Vec::new();
+        let line = line!() + 1;
+        backtrace::trace(|frame| {
+            avmas.push(frame.ip() as usize);
+            true
+        });
+        let (resolved, modules) = symbolized(&avmas);
+        let (own_idx, own) = resolved
+            .iter()
+            .enumerate()
+            .find_map(|(idx, resolved)| {
+                let frame = resolved.frames.last()?;
+                let name = frame.function.as_deref()?;
+                name.ends_with("::return_addresses_lie_in_their_callers")
+                    .then_some((idx, frame))
+            })
+            .unwrap();
+        std::assert_eq!(own.line, Some(line));
+        std::assert!(own.file.as_ref().unwrap().ends_with(file!()));
+        let module = resolved[own_idx].module.unwrap();
+        let bias = modules.modules()[module.module_idx].bias;
+        std::assert_eq!(module.svma, (avmas[own_idx] - bias) as u64);
+    }
+
+    #[test]
+    fn address_after_a_function_belongs_to_it() {
+        let bytes = std::fs::read("/proc/self/exe").unwrap();
+        let file = object::File::parse(&*bytes).unwrap();
+        let symbol = file
+            .symbols()
+            .find(|symbol| {
+                let is_function = symbol.kind() == object::SymbolKind::Text;
+                is_function && symbol.size() > 0 && symbol.name() == Ok("main")
+            })
+            .unwrap();
+        let own = symbolized as *const () as usize;
+        let (_, modules) = symbolized(&[own]);
+        let module = modules.locate(own, crate::modules::generation()).unwrap();
+        let bias = modules.modules()[module.module_idx].bias;
+        let start = bias + symbol.address() as usize;
+        let end = start + symbol.size() as usize;
+        let (resolved, _) = symbolized(&[start + 1, end]);
+        for resolved in resolved {
+            let frame = resolved.frames.last().unwrap();
+            std::assert_eq!(frame.function.as_deref(), Some("main"));
+        }
+    }
+
+    #[test]
+    fn addresses_in_no_module_have_an_entry_without_names() {
+        let (resolved, _) = symbolized(&[0, 1, usize::MAX]);
+        for resolved in resolved {
+            std::assert_eq!(resolved.module, None);
+            std::assert_eq!(resolved.frames, []);
+        }
+    }
+}
