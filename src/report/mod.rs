@@ -90,7 +90,7 @@ struct Report {
 pub(crate) fn finish(session: &Session, output: &Output, print_json: bool) -> String {
     let snapshot = &session.snapshot;
     let addresses = addresses(snapshot);
-    let modules = modules::covering(addresses.iter().map(|at| (at.avma, at.generation)));
+    let modules = modules::covering(addresses.iter().map(|at| (at.call(), at.generation)));
     let symbols = symbolize::symbolize(&addresses, &modules);
     let report = build(&Material {
         snapshot,

@@ -21,6 +21,14 @@ pub(crate) struct CodeAddress {
     pub(crate) generation: u32,
 }
 
+impl CodeAddress {
+    /// The last byte of the call that the return address follows; what is said of an address is said of that byte. The
+    /// return address of a call that never returns may lie past the end of its function, of its module even.
+    pub(crate) fn call(self) -> usize {
+        self.avma.saturating_sub(1)
+    }
+}
+
 /// One source-level function that an address lies in: the physical one or one inlined into it.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub(crate) struct SourceFrame {
@@ -61,7 +69,10 @@ pub(crate) fn symbolize(addresses: &[CodeAddress], modules: &ModuleMap) -> Symbo
         if symbols.by_address.contains_key(&address) {
             continue;
         }
-        let call = locate_call(address, modules);
+        let has_file = |call: &ModuleAddress| modules.modules()[call.module_idx].has_file;
+        let call = modules
+            .locate(address.call(), address.generation)
+            .filter(has_file);
         if let Some(call) = call {
             by_module[call.module_idx].push((call.svma, address));
         }
@@ -77,7 +88,7 @@ pub(crate) fn symbolize(addresses: &[CodeAddress], modules: &ModuleMap) -> Symbo
 
     let mut resolver = Resolver::new();
     for (module, mut calls) in modules.modules().iter().zip(by_module) {
-        if !module.has_file || (calls.is_empty() && !module.is_executable) {
+        if calls.is_empty() && !module.is_executable {
             continue;
         }
         calls.sort_unstable();
@@ -98,12 +109,6 @@ pub(crate) fn symbolize(addresses: &[CodeAddress], modules: &ModuleMap) -> Symbo
     symbols
 }
 
-/// Locates the last byte of the call that a return address follows: the return address of a call that never returns may
-/// lie past the end of its function, of its module even.
-fn locate_call(address: CodeAddress, modules: &ModuleMap) -> Option<ModuleAddress> {
-    modules.locate(address.avma.checked_sub(1)?, address.generation)
-}
-
 /// What a resolver knows of one module's addresses.
 #[derive(Debug, Default)]
 struct ModuleNames {
@@ -120,18 +125,11 @@ mod tests {
 
     /// The module that is the program was built with debug information.
     fn symbolized(avmas: &[usize]) -> (Vec<Resolved>, ModuleMap) {
-        // What is looked up later is noted at the same byte: that of the call.
-        avmas
-            .iter()
-            .for_each(|avma| crate::modules::note(avma.wrapping_sub(1)));
-        let modules = crate::modules::seen();
-        let addresses: Vec<CodeAddress> = avmas
-            .iter()
-            .map(|&avma| CodeAddress {
-                avma,
-                generation: crate::modules::generation(),
-            })
-            .collect();
+        let generation = crate::modules::generation();
+        let address = |&avma: &usize| CodeAddress { avma, generation };
+        let addresses: Vec<CodeAddress> = avmas.iter().map(address).collect();
+        let calls = addresses.iter().map(|address| (address.call(), generation));
+        let modules = crate::modules::covering(calls);
         let symbols = symbolize(&addresses, &modules);
         let saw_executable = modules.modules().iter().any(|module| module.is_executable);
         std::assert_eq!(symbols.executable_has_debug_info, saw_executable);
