@@ -312,3 +312,84 @@ impl Recorder {
         self.journal.ad_hoc(shard, pp, weight)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn started() -> Box<Recorder> {
+        let recorder = Box::new(Recorder::new());
+        std::assert!(recorder.start(Mode::Heap));
+        recorder
+    }
+
+    #[test]
+    fn a_lost_deferred_realloc_leaves_the_block_as_it_was() {
+        let recorder = started();
+        let (shard, pp) = (recorder.join(), recorder.intern(&[1], 0));
+        recorder.record_alloc(shard, 64, 10, pp);
+        let mut block = recorder.take(64).unwrap();
+        let mut size = 10;
+        while recorder.journal.n_lost() == 0 {
+            size += 1;
+            recorder.defer_realloc(block, 64, size);
+            block = recorder.take(64).unwrap();
+        }
+        std::assert_eq!(block.size, size - 1);
+        recorder.record_free(shard, block);
+        let snapshot = recorder.stop();
+        std::assert_eq!(snapshot.anomalies.n_lost_deferred, 1);
+        std::assert_eq!(snapshot.totals.curr_bytes, 0);
+        std::assert_eq!(snapshot.totals.max_bytes, size as u64 - 1);
+    }
+
+    #[test]
+    fn blocks_of_the_unattributed_point_are_counted() {
+        let recorder = started();
+        let (shard, pp) = (recorder.join(), recorder.stacks.first());
+        recorder.record_alloc(shard, 64, 10, pp);
+        recorder.record_alloc(shard, 96, 10, recorder.intern(&[5], 0));
+        let snapshot = recorder.stop();
+        std::assert_eq!(snapshot.anomalies.n_unattributed, 1);
+        std::assert!(snapshot.points[0].frames.is_empty());
+        std::assert_eq!(snapshot.points[1].frames.as_ref(), [5]);
+    }
+
+    #[test]
+    fn what_comes_after_the_end_is_in_no_session() {
+        let recorder = started();
+        let (shard, pp) = (recorder.join(), recorder.intern(&[1], 0));
+        recorder.record_alloc(shard, 64, 10, pp);
+        let taken = recorder.take(64).unwrap();
+        std::assert_eq!(recorder.stop().totals.curr_blocks, 1);
+        std::assert!(!recorder.is_current(pp));
+        recorder.record_free(shard, taken);
+        recorder.record_alloc(shard, 96, 10, pp);
+        recorder.defer_free(taken);
+        std::assert!(recorder.start(Mode::Heap));
+        std::assert_eq!(recorder.take(96), None);
+        std::assert_eq!(recorder.intern(&[1], 0).max(pp), recorder.intern(&[1], 0));
+        let snapshot = recorder.stop();
+        std::assert_eq!(snapshot.totals, Totals::default());
+        std::assert!(snapshot.points.is_empty());
+        std::assert_eq!(snapshot.anomalies, Anomalies::default());
+    }
+
+    #[test]
+    fn block_lifetimes_follow_the_wall_clock() {
+        let recorder = started();
+        let (shard, pp) = (recorder.join(), recorder.intern(&[1], 0));
+        let outer = std::time::Instant::now();
+        recorder.record_alloc(shard, 64, 10, pp);
+        let inner = std::time::Instant::now();
+        while inner.elapsed().as_millis() < 20 {}
+        recorder.record_free(shard, recorder.take(64).unwrap());
+        let least_ns = 20_000_000 / 100 * 99;
+        let most_ns = outer.elapsed().as_nanos() / 99 * 100;
+        let snapshot = recorder.stop();
+        let lifetimes_ns = snapshot.points[0].lifetimes_ns;
+        std::assert!((least_ns..=most_ns).contains(&lifetimes_ns));
+        std::assert!(u128::from(snapshot.end_ns) >= lifetimes_ns);
+        std::assert!(snapshot.gmax_ns <= snapshot.end_ns);
+    }
+}

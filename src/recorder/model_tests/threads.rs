@@ -2,7 +2,7 @@
 
 use std::sync::Mutex;
 
-use super::super::{Anomalies, Mode, Recorder};
+use super::super::{Anomalies, Mode, Recorder, ShardId};
 use super::Random;
 
 /// What one thread of the stress test counted.
@@ -17,7 +17,12 @@ struct Counted {
 const N_THREADS: usize = 8;
 
 fn churn(recorder: &Recorder, thread_no: usize, handed: &Mutex<Vec<usize>>) -> Counted {
-    let shard = recorder.join();
+    // Every other thread has the first shard, so that some share one and some do not.
+    let joined = recorder.join();
+    let shard = match thread_no % 2 {
+        0 => joined,
+        _ => ShardId(0),
+    };
     let mut random = Random(thread_no as u64);
     let mut counted = Counted::default();
     let mut own: Vec<(usize, u64)> = Vec::new();
@@ -62,7 +67,7 @@ fn churn(recorder: &Recorder, thread_no: usize, handed: &Mutex<Vec<usize>>) -> C
         }
     }
     own.iter().for_each(|(addr, _)| _ = free(*addr));
-    recorder.leave(shard);
+    recorder.leave(joined);
     counted
 }
 
