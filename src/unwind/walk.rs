@@ -205,15 +205,18 @@ pub(super) fn walk_fast<M: Memory + Copy>(
             if !rule.is_simple() {
                 break 'other;
             }
-            let Some(caller) = simple_caller(sp, fp, rule, &mut reads) else {
+            let Some(slot) = room.get_mut(n_frames) else {
                 break 'other;
             };
-            let Some(slot) = room.get_mut(n_frames) else {
+            // A failed attempt must leave no trace: the other path begins anew.
+            let mut attempt = reads;
+            let Some(caller) = simple_caller(sp, fp, rule, &mut attempt) else {
                 break 'other;
             };
             if caller.0 == 0 {
                 break 'other;
             }
+            reads = attempt;
             (pc, sp, fp) = caller;
             *slot = pc;
             n_frames += 1;
