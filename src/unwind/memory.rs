@@ -18,21 +18,22 @@ pub(super) struct OwnMemory<'anchor> {
 impl Memory for OwnMemory<'_> {
     #[inline]
     fn read(&mut self, addr: usize) -> Option<usize> {
-        let value = self.stack.read(addr)?;
+        self.stack.read(addr)
+    }
+
+    #[inline]
+    fn depends_on_word(&mut self, addr: usize, value: usize) {
         self.recording.word(addr, value);
-        Some(value)
     }
 
     #[inline]
-    fn read_fp(&mut self, addr: usize) -> Option<usize> {
-        let value = self.stack.read(addr)?;
-        self.recording.fp_word(addr);
-        Some(value)
-    }
-
-    #[inline]
-    fn uses_fp(&mut self, fp: usize) {
+    fn depends_on_fp(&mut self, fp: usize) {
         self.recording.uses_fp(fp);
+    }
+
+    #[inline]
+    fn replaces_fp(&mut self, addr: usize) {
+        self.recording.fp_word(addr);
     }
 
     #[inline]
@@ -102,11 +103,11 @@ impl Memory for AnyMemory {
         self.chunk[..self.n_chunk_words].get(idx).copied()
     }
 
-    fn read_fp(&mut self, addr: usize) -> Option<usize> {
-        self.read(addr)
-    }
+    fn depends_on_word(&mut self, _addr: usize, _value: usize) {}
 
-    fn uses_fp(&mut self, _fp: usize) {}
+    fn depends_on_fp(&mut self, _fp: usize) {}
+
+    fn replaces_fp(&mut self, _addr: usize) {}
 
     fn grows(&mut self, sp: usize, cfa: usize, may_switch: bool) -> bool {
         if self.is_own(sp) {

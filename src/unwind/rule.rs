@@ -190,6 +190,29 @@ impl PackedRule {
     }
 }
 
+impl PackedRule {
+    /// The rule that a simple one stands for.
+    pub(super) fn spell_out(self) -> FrameRule {
+        let below_cfa = |bytes: usize| Place {
+            base: PlaceBase::Cfa,
+            offset: -(bytes as i32),
+        };
+        FrameRule {
+            cfa: Cfa {
+                base: if self.uses_fp() { Base::Fp } else { Base::Sp },
+                offset: self.cfa_bytes() as i32,
+                deref: None,
+            },
+            return_address: below_cfa(size_of::<usize>()),
+            saved_fp: match self.fp_bytes_below_cfa() {
+                0 => SavedFp::Same,
+                bytes => SavedFp::At(below_cfa(bytes)),
+            },
+            interrupts: false,
+        }
+    }
+}
+
 /// `bytes` in words when that is a whole number below `1 << bits`.
 fn words(bytes: i32, bits: u32) -> Option<u32> {
     let n_words = u32::try_from(bytes / WORD).ok()?;
@@ -334,6 +357,7 @@ mod tests {
         std::assert_eq!(packed.cfa_bytes(), 16);
         std::assert_eq!(packed.fp_bytes_below_cfa(), 16);
         std::assert!(packed.to_raw() >> PackedRule::BITS == 0);
+        std::assert_eq!(UnwindRule::Frame(packed.spell_out()), rule);
 
         let cfa = Cfa {
             base: Base::Sp,

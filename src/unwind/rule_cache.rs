@@ -74,12 +74,17 @@ pub(super) fn insert(address: usize, rule: PackedRule) {
     let Some((set, tag)) = place(address) else {
         return;
     };
-    let free = set.0.iter().find(|way| way.load(Ordering::Relaxed) == 0);
-    let way = free.unwrap_or_else(|| {
-        let way = NEXT_WAY.fetch_add(1, Ordering::Relaxed);
-        &set.0[way as usize % N_WAYS]
-    });
-    way.store(tag | u64::from(rule.to_raw()), Ordering::Relaxed);
+    let entry = tag | u64::from(rule.to_raw());
+    for way in &set.0 {
+        // Relaxed: the word is the whole entry. The exchange keeps two threads from taking the same free way.
+        match way.compare_exchange(0, entry, Ordering::Relaxed, Ordering::Relaxed) {
+            Ok(_) => return,
+            Err(known) if known == entry => return,
+            Err(_) => {}
+        }
+    }
+    let way = NEXT_WAY.fetch_add(1, Ordering::Relaxed) as usize;
+    set.0[way % N_WAYS].store(entry, Ordering::Relaxed);
 }
 
 /// Forgets all addresses. Hook-safe.

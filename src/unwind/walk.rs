@@ -27,9 +27,6 @@ pub(super) trait Memory {
     /// so the caller may be on another stack.
     fn grows(&mut self, sp: usize, cfa: usize, may_switch: bool) -> bool;
 
-    /// As [`Memory::read`], for a word that becomes the caller's frame pointer.
-    fn read_fp(&mut self, addr: usize) -> Option<usize>;
-
     /// The word just below `cfa`; `None` also when [`Memory::grows`] says no.
     #[inline]
     fn read_below_cfa(&mut self, sp: usize, cfa: usize, may_switch: bool) -> Option<usize> {
@@ -39,8 +36,14 @@ pub(super) trait Memory {
         self.read(cfa.wrapping_sub(size_of::<usize>()))
     }
 
-    /// Notes that the frame pointer's present value, `fp`, matters to the walk.
-    fn uses_fp(&mut self, fp: usize);
+    /// Notes that the walk depends on the word `value` at `addr`.
+    fn depends_on_word(&mut self, addr: usize, value: usize);
+
+    /// Notes that the walk depends on the frame pointer's present value, `fp`.
+    fn depends_on_fp(&mut self, fp: usize);
+
+    /// Notes that the frame pointer's value was read from `addr`.
+    fn replaces_fp(&mut self, addr: usize);
 }
 
 /// Why a walk stopped.
@@ -205,15 +208,12 @@ pub(super) fn walk_fast<M: Memory + Copy>(
             if !rule.is_simple() {
                 break 'other;
             }
-            let Some(caller) = simple_caller(sp, fp, rule, &mut reads) else {
-                break 'other;
-            };
             let Some(slot) = room.get_mut(n_frames) else {
                 break 'other;
             };
-            if caller.0 == 0 {
+            let Some(caller) = simple_caller(sp, fp, rule, &mut reads) else {
                 break 'other;
-            }
+            };
             (pc, sp, fp) = caller;
             *slot = pc;
             n_frames += 1;
@@ -267,17 +267,9 @@ fn steps<M: Memory>(
 /// The caller of `frame`.
 fn step<M: Memory>(frame: Cursor, memory: &mut M) -> Result<Cursor, Stop> {
     let rule = frame.rule();
-    let caller = match rule.unpack() {
-        Unpacked::Simple => {
-            simple_caller(frame.sp, frame.fp, rule, memory).map(|(pc, sp, fp)| Cursor {
-                pc,
-                sp,
-                fp,
-                is_interrupted: false,
-                is_guessed: frame.is_guessed,
-            })
-        }
-        Unpacked::Wide(idx) => wide_caller(frame, rule_cache::wide(idx), memory),
+    let rule = match rule.unpack() {
+        Unpacked::Simple => rule.spell_out(),
+        Unpacked::Wide(idx) => rule_cache::wide(idx),
         Unpacked::Outermost => return Err(Stop::Outermost),
         Unpacked::NoTable => {
             let caller = frame_pointer::step(frame, memory, modules::is_pinned_code);
@@ -285,7 +277,7 @@ fn step<M: Memory>(frame: Cursor, memory: &mut M) -> Result<Cursor, Stop> {
         }
         Unpacked::Unsupported => return Err(Stop::UnsupportedRule),
     };
-    match caller {
+    match any_caller(frame, rule, memory) {
         Some(caller) if caller.pc == 0 => Err(Stop::Outermost),
         caller => caller.ok_or(Stop::BadStack),
     }
@@ -308,8 +300,8 @@ pub(super) fn simple_return_slot(registers: Registers) -> Option<usize> {
     )
 }
 
-/// The caller's pc, sp and fp of a frame with a simple rule; `None` when the stack is not as the rule says. A pc of 0 means
-/// that there is no caller.
+/// The caller's pc, sp and fp of a frame with a simple rule; `None` when the stack is not as the rule says, or when the
+/// frame has no caller. Then nothing is noted.
 #[inline(always)]
 fn simple_caller<M: Memory>(
     sp: usize,
@@ -317,65 +309,71 @@ fn simple_caller<M: Memory>(
     rule: PackedRule,
     memory: &mut M,
 ) -> Option<(usize, usize, usize)> {
-    let base = if rule.uses_fp() {
-        memory.uses_fp(fp);
-        fp
-    } else {
-        sp
-    };
+    let base = if rule.uses_fp() { fp } else { sp };
     let cfa = base.wrapping_add(rule.cfa_bytes());
     let pc = memory.read_below_cfa(sp, cfa, rule.uses_fp())?;
+    if pc == 0 {
+        return None;
+    }
     let below_cfa = rule.fp_bytes_below_cfa();
-    let fp = if below_cfa == 0 {
-        fp
-    } else {
-        memory.read_fp(cfa.wrapping_sub(below_cfa))?
-    };
-    Some((pc, cfa, fp))
+    let fp_slot = cfa.wrapping_sub(below_cfa);
+    let mut caller_fp = fp;
+    if below_cfa != 0 {
+        caller_fp = memory.read(fp_slot)?;
+    }
+    if rule.uses_fp() {
+        memory.depends_on_fp(fp);
+    }
+    memory.depends_on_word(cfa.wrapping_sub(size_of::<usize>()), pc);
+    if below_cfa != 0 {
+        memory.replaces_fp(fp_slot);
+    }
+    Some((pc, cfa, caller_fp))
 }
 
-/// As [`simple_caller`], for any rule.
-fn wide_caller<M: Memory>(frame: Cursor, rule: FrameRule, memory: &mut M) -> Option<Cursor> {
-    let mut base = |base, offset: i32| {
-        let base = match base {
-            Base::Sp => frame.sp,
-            Base::Fp => {
-                memory.uses_fp(frame.fp);
-                frame.fp
-            }
-        };
-        base.wrapping_add_signed(offset as isize)
+/// The caller of a frame with any rule; its pc is 0 when there is none. `None` when the stack is not as the rule says.
+#[cold]
+#[inline(never)]
+fn any_caller<M: Memory>(frame: Cursor, rule: FrameRule, memory: &mut M) -> Option<Cursor> {
+    let uses_fp = rule.cfa.base == Base::Fp
+        || rule.return_address.base == PlaceBase::Fp
+        || matches!(rule.saved_fp, SavedFp::At(place) if place.base == PlaceBase::Fp);
+    if uses_fp {
+        memory.depends_on_fp(frame.fp);
+    }
+    let base = match rule.cfa.base {
+        Base::Sp => frame.sp,
+        Base::Fp => frame.fp,
     };
-    let mut cfa = base(rule.cfa.base, rule.cfa.offset);
+    let mut cfa = base.wrapping_add_signed(rule.cfa.offset as isize);
     if let Some(offset) = rule.cfa.deref {
         let word = memory.read(cfa)?;
+        memory.depends_on_word(cfa, word);
         cfa = word.wrapping_add_signed(offset as isize);
     }
     let may_switch = rule.cfa.base == Base::Fp || rule.cfa.deref.is_some();
     if !memory.grows(frame.sp, cfa, may_switch) {
         return None;
     }
-    let mut slot = |place: Place| {
+    let slot = |place: Place| {
         let base = match place.base {
             PlaceBase::Cfa => cfa,
             PlaceBase::Sp => frame.sp,
-            PlaceBase::Fp => {
-                memory.uses_fp(frame.fp);
-                frame.fp
-            }
+            PlaceBase::Fp => frame.fp,
         };
         base.wrapping_add_signed(place.offset as isize)
     };
     let pc_slot = slot(rule.return_address);
-    let fp_slot = match rule.saved_fp {
-        SavedFp::At(place) => Some(slot(place)),
-        SavedFp::Same | SavedFp::Lost => None,
-    };
     let pc = memory.read(pc_slot)?;
-    let fp = match (fp_slot, rule.saved_fp) {
-        (Some(slot), _) => memory.read_fp(slot)?,
-        (None, SavedFp::Lost) => 0,
-        (None, _) => frame.fp,
+    memory.depends_on_word(pc_slot, pc);
+    let fp = match rule.saved_fp {
+        SavedFp::Same => frame.fp,
+        SavedFp::At(place) => {
+            let fp = memory.read(slot(place))?;
+            memory.replaces_fp(slot(place));
+            fp
+        }
+        SavedFp::Lost => 0,
     };
     Some(Cursor {
         pc,
