@@ -77,8 +77,8 @@ impl<T: Zeroed> Slot<T> {
     }
 }
 
-/// The binary logarithm of the number of entries in a table's first chunk.
-pub(super) const FIRST_CHUNK_LOG2: u32 = 12;
+/// The binary logarithm of the number of entries in a table's first chunk. An interpreter takes long to empty large ones.
+pub(super) const FIRST_CHUNK_LOG2: u32 = if cfg!(miri) { 6 } else { 12 };
 const FIRST_CHUNK: usize = 1 << FIRST_CHUNK_LOG2;
 const N_CHUNKS: usize = 24;
 
