@@ -250,10 +250,16 @@ fn steps<M: Memory>(
     max: usize,
 ) -> Result<(), Stop> {
     loop {
-        let caller = step(*cursor, memory)?;
+        let rule = cursor.rule();
         if frames.len >= max {
-            return Err(Stop::Depth);
+            let is_outermost = matches!(rule.unpack(), Unpacked::Outermost);
+            return Err(if is_outermost {
+                Stop::Outermost
+            } else {
+                Stop::Depth
+            });
         }
+        let caller = step(*cursor, rule, memory)?;
         if !frames.push(caller.pc) {
             return Err(Stop::BadStack);
         }
@@ -264,9 +270,8 @@ fn steps<M: Memory>(
     }
 }
 
-/// The caller of `frame`.
-fn step<M: Memory>(frame: Cursor, memory: &mut M) -> Result<Cursor, Stop> {
-    let rule = frame.rule();
+/// The caller of `frame`, whose rule is `rule`.
+fn step<M: Memory>(frame: Cursor, rule: PackedRule, memory: &mut M) -> Result<Cursor, Stop> {
     let rule = match rule.unpack() {
         Unpacked::Simple => rule.spell_out(),
         Unpacked::Wide(idx) => rule_cache::wide(idx),

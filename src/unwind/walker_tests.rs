@@ -230,3 +230,313 @@ fn memo_knows_a_stack_again_and_tells_call_sites_apart() {
         "no memo after release"
     );
 }
+
+type Callback = extern "C" fn(*mut c_void);
+
+/// Builds a shared library of `source` and keeps it loaded.
+fn load_c(name: &str, source: &str) -> *mut c_void {
+    let dir = std::env::temp_dir().join(format!("walker-{}-{name}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    let (c_file, library) = (
+        dir.join(format!("{name}.c")),
+        dir.join(format!("lib{name}.so")),
+    );
+    std::fs::write(&c_file, source).unwrap();
+    let status = Command::new("gcc")
+        .args(["-O2", "-fomit-frame-pointer", "-fno-optimize-sibling-calls"])
+        .args(["-falign-functions=1", "-shared", "-fPIC", "-o"])
+        .args([&library, &c_file])
+        .status()
+        .unwrap();
+    std::assert!(status.success());
+    let path = std::ffi::CString::new(library.to_str().unwrap()).unwrap();
+    // SAFETY: the path is a C string, and the library has no initialisers.
+    let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW) };
+    std::assert!(!handle.is_null());
+    std::fs::remove_dir_all(dir).unwrap();
+    handle
+}
+
+fn symbol(handle: *mut c_void, name: &str) -> *mut c_void {
+    let name = std::ffi::CString::new(name).unwrap();
+    // SAFETY: the handle is of a loaded library.
+    let symbol = unsafe { libc::dlsym(handle, name.as_ptr()) };
+    std::assert!(!symbol.is_null(), "{name:?}");
+    symbol
+}
+
+fn call_through(handle: *mut c_void, name: &str) {
+    // SAFETY: each C function that the tests define has this type.
+    let function = unsafe {
+        std::mem::transmute::<*mut c_void, extern "C" fn(Callback, *mut c_void, c_int) -> c_int>(
+            symbol(handle, name),
+        )
+    };
+    black_box(function(
+        capture_callback,
+        std::ptr::null_mut(),
+        black_box(100),
+    ));
+}
+
+const C_SOURCE: &str = r#"
+#include <alloca.h>
+#include <setjmp.h>
+#include <stdlib.h>
+typedef void (*callback)(void *);
+static void *volatile sink;
+int plain(callback f, void *data, int n) {
+    volatile char room[300];
+    room[n] = 1;
+    f(data);
+    return room[n];
+}
+int with_alloca(callback f, void *data, int n) {
+    char *room = alloca(n * 16);
+    sink = room;
+    f(data);
+    return room[n] == 3;
+}
+__attribute__((force_align_arg_pointer))
+int with_aligned_arguments(callback f, void *data, int n) {
+    volatile char room[40];
+    room[n % 40] = 1;
+    f(data);
+    return room[n % 40];
+}
+int with_aligned_locals(callback f, void *data, int n) {
+    __attribute__((aligned(64))) char room[128];
+    sink = room;
+    f(data);
+    return room[n] == 3;
+}
+int with_aligned_locals_and_alloca(callback f, void *data, int n) {
+    __attribute__((aligned(64))) char room[128];
+    char *more = alloca(n);
+    sink = room;
+    sink = more;
+    f(data);
+    return room[n] + more[n - 1] == 3;
+}
+int with_huge_locals(callback f, void *data, int n) {
+    char room[200000];
+    sink = room;
+    f(data);
+    return room[n] == 3;
+}
+static jmp_buf back;
+__attribute__((noreturn, noinline)) static void leave(callback f, void *data) {
+    f(data);
+    longjmp(back, 1);
+}
+__attribute__((noinline)) static void ends_in_call(callback f, void *data) {
+    leave(f, data);
+}
+int through_noreturn(callback f, void *data, int n) {
+    if (setjmp(back) == 0)
+        ends_in_call(f, data);
+    return n;
+}
+static int compare(const void *left, const void *right) {
+    (*(callback *)left)(0);
+    return 0;
+}
+int through_qsort(callback f, void *data, int n) {
+    callback items[2] = {f, f};
+    qsort(items, 2, sizeof *items, compare);
+    return n;
+}
+"#;
+
+#[test]
+fn c_code_without_frame_pointers_is_walked() {
+    let handle = load_c("through", C_SOURCE);
+    let names = [
+        "plain",
+        "with_alloca",
+        "with_aligned_arguments",
+        "with_aligned_locals",
+        "with_aligned_locals_and_alloca",
+        "with_huge_locals",
+        "through_noreturn",
+        "through_qsort",
+    ];
+    for name in names {
+        call_through(handle, name);
+        let all = take_captured();
+        std::assert!(!all.is_empty(), "{name}");
+        for stacks in all {
+            std::assert_eq!(stacks.ours, stacks.theirs, "{name}: {stacks:x?}");
+            std::assert!(stacks.ours.len() > 5);
+        }
+    }
+}
+
+#[test]
+fn coroutines_are_walked_into_their_resumer_and_further() {
+    let mut coroutine = corosensei::Coroutine::new(|yielder, ()| {
+        let mut all = vec![capture()];
+        yielder.suspend(());
+        recurse(5, &mut || all.push(capture()));
+        let mut inner = corosensei::Coroutine::new(|_: &corosensei::Yielder<(), ()>, ()| capture());
+        all.extend(inner.resume(()).as_return());
+        all
+    });
+    coroutine.resume(()).as_yield().unwrap();
+    let all = recurse_and_return(3, &mut || coroutine.resume(()).as_return());
+    let all = all.unwrap();
+    std::assert_eq!(all.len(), 3);
+    all.iter().for_each(|stacks| check_equal(stacks, 8));
+}
+
+#[inline(never)]
+fn recurse_and_return<T>(n: usize, then: &mut dyn FnMut() -> T) -> T {
+    if n == 0 {
+        then()
+    } else {
+        black_box(recurse_and_return(black_box(n - 1), then))
+    }
+}
+
+#[test]
+fn grown_stacks_are_walked_into_the_stacks_before_them() {
+    #[inline(never)]
+    fn descend(n: usize, grows: bool) -> Stacks {
+        let next = || match n {
+            0 => capture(),
+            _ => black_box(descend(n - 1, grows)),
+        };
+        if grows {
+            stacker::grow(128 << 10, next)
+        } else {
+            stacker::maybe_grow(64 << 10, 256 << 10, next)
+        }
+    }
+    check_equal(&descend(0, true), 5);
+    check_equal(&descend(30, true), 60);
+    check_equal(&descend(300, false), 300);
+    let thread = std::thread::spawn(|| descend(3, true));
+    check_equal(&thread.join().unwrap(), 10);
+}
+
+type Handler = extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
+
+/// Installs `handler` for `signal`, with `SA_ONSTACK` or 0.
+fn on_signal(signal: c_int, handler: Handler, stack_flag: c_int) {
+    // SAFETY: all zeros is a valid sigaction.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = handler as usize;
+    action.sa_flags = libc::SA_SIGINFO | stack_flag;
+    // SAFETY: the action is complete, and the handler has the type that SA_SIGINFO asks for.
+    std::assert_eq!(
+        unsafe { libc::sigaction(signal, &action, std::ptr::null_mut()) },
+        0
+    );
+}
+
+/// Runs `then` with an alternate signal stack for this thread.
+fn with_signal_stack(then: impl FnOnce()) {
+    let mut memory = vec![0_u64; 32 << 10];
+    let stack = libc::stack_t {
+        ss_sp: memory.as_mut_ptr().cast(),
+        ss_flags: 0,
+        ss_size: size_of_val(memory.as_slice()),
+    };
+    let mut old = stack;
+    // SAFETY: the memory outlives its use as a stack, which ends below.
+    std::assert_eq!(unsafe { libc::sigaltstack(&stack, &mut old) }, 0);
+    then();
+    // SAFETY: the old stack is still there.
+    std::assert_eq!(unsafe { libc::sigaltstack(&old, std::ptr::null_mut()) }, 0);
+}
+
+#[test]
+fn signal_handler_is_walked_into_the_interrupted_code() {
+    extern "C" fn handler(_: c_int, _: *mut libc::siginfo_t, _: *mut c_void) {
+        capture_callback(std::ptr::null_mut());
+    }
+    // Not the small alternate stack that the standard library makes.
+    on_signal(libc::SIGUSR2, handler, 0);
+    on_signal(libc::SIGUSR1, handler, libc::SA_ONSTACK);
+    fn interrupt(signal: c_int) {
+        // SAFETY: the handler for this signal is the one above.
+        std::assert_eq!(unsafe { libc::raise(signal) }, 0);
+    }
+    interrupt(libc::SIGUSR2);
+    with_signal_stack(|| interrupt(libc::SIGUSR1));
+    with_signal_stack(|| {
+        let mut coroutine = corosensei::Coroutine::new(|_: &corosensei::Yielder<(), ()>, ()| {
+            interrupt(libc::SIGUSR1)
+        });
+        coroutine.resume(()).as_return().unwrap();
+    });
+    let all = take_captured();
+    std::assert_eq!(all.len(), 3);
+    all.iter().for_each(|stacks| check_equal(stacks, 7));
+}
+
+#[test]
+fn code_interrupted_at_its_first_instruction_is_walked() {
+    extern "C" fn handler(_: c_int, _: *mut libc::siginfo_t, context: *mut c_void) {
+        capture_callback(std::ptr::null_mut());
+        // SAFETY: the third argument of such a handler is the interrupted context.
+        let context = unsafe { &mut *context.cast::<libc::ucontext_t>() };
+        // Over the two bytes of ud2.
+        context.uc_mcontext.gregs[libc::REG_RIP as usize] += 2;
+    }
+    let handle = load_c(
+        "trap",
+        r#"
+        __asm__(".globl trap\n.type trap,@function\n"
+                "before: .cfi_startproc\n.cfi_def_cfa_offset 4096\nnop\n.cfi_endproc\n"
+                "trap: .cfi_startproc\nud2\nret\n.cfi_endproc\n");
+        void trap(void);
+        typedef void (*callback)(void *);
+        int through_trap(callback f, void *data, int n) { trap(); return n; }
+        "#,
+    );
+    on_signal(libc::SIGILL, handler, libc::SA_ONSTACK);
+    with_signal_stack(|| call_through(handle, "through_trap"));
+    check_equal(&take_captured()[0], 7);
+}
+
+#[test]
+fn code_without_tables_is_walked_by_its_frame_records() {
+    // push rbp; mov rbp,rsp; mov rax,rdi; mov rdi,rsi; call rax; pop rbp; ret
+    let code: [u8; 14] = [
+        0x55, 0x48, 0x89, 0xe5, 0x48, 0x89, 0xf8, 0x48, 0x89, 0xf7, 0xff, 0xd0, 0x5d, 0xc3,
+    ];
+    let prot = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    // SAFETY: a fresh mapping touches no existing memory.
+    let page = unsafe { libc::mmap(std::ptr::null_mut(), 4096, prot, flags, -1, 0) };
+    std::assert_ne!(page, libc::MAP_FAILED);
+    // SAFETY: the page is writable and longer than the code.
+    unsafe { std::ptr::copy_nonoverlapping(code.as_ptr(), page.cast(), code.len()) };
+    // SAFETY: the code above calls its first argument with its second.
+    let through =
+        unsafe { std::mem::transmute::<*mut c_void, extern "C" fn(Callback, *mut c_void)>(page) };
+    #[inline(never)]
+    fn outer(through: extern "C" fn(Callback, *mut c_void)) -> Stacks {
+        let from_here = capture();
+        through(capture_callback, std::ptr::null_mut());
+        from_here
+    }
+    let from_here = outer(through);
+    let stacks = take_captured().pop().unwrap();
+    // libgcc has no table for the code and ends there; ours follows the frame record to the code that called it.
+    let return_address = page as usize + 12;
+    std::assert_eq!(stacks.theirs.last(), Some(&return_address));
+    let code_idx = stacks.theirs.len() - 1;
+    std::assert_eq!(stacks.ours[..=code_idx], stacks.theirs);
+    let beyond = &stacks.ours[code_idx + 1..];
+    std::assert!(
+        beyond.len() >= from_here.ours.len(),
+        "{stacks:x?} {from_here:x?}"
+    );
+    let n_common = from_here.ours.len() - 1;
+    std::assert_eq!(
+        beyond[beyond.len() - n_common..],
+        from_here.ours[from_here.ours.len() - n_common..]
+    );
+}
