@@ -1,6 +1,6 @@
 //! The one place where the hot rooms meet: guards re-entry, captures the stack, records the event.
 //!
-//! Everything between [`ThreadState::enter`] and the end of the guard runs inside somebody's allocation: no allocation, no
+//! Everything between setting the guard and setting it back runs inside somebody's allocation: no allocation, no
 //! panic, no printing, no lock that anybody can hold while allocating.
 
 #![forbid(unsafe_code)]

@@ -4,7 +4,7 @@ use super::*;
 use std::cell::RefCell;
 use std::ffi::{c_int, c_void};
 use std::hint::black_box;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::catch_unwind;
 use std::process::Command;
 
 /// The frames of one call as both unwinders see them, without the function that captured them and what it called.
