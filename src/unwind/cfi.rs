@@ -375,3 +375,7 @@ impl Values {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "cfi_tests.rs"]
+mod tests;

@@ -388,3 +388,192 @@ fn any_caller<M: Memory>(frame: Cursor, rule: FrameRule, memory: &mut M) -> Opti
         is_guessed: frame.is_guessed,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::memory::AnyMemory;
+    use super::super::rule::{Cfa, UnwindRule};
+    use super::super::walker_tests::serial;
+    use super::*;
+
+    /// Code addresses that no module has.
+    const CODE: usize = 0x0123_4500_0000;
+
+    /// Gives the return address `pc` a rule.
+    fn set_rule(pc: usize, rule: UnwindRule) {
+        rule_cache::insert(pc - 1, rule_cache::pack(rule));
+    }
+
+    fn frame(base: Base, offset: i32, deref: Option<i32>, saved_fp: SavedFp) -> UnwindRule {
+        UnwindRule::Frame(FrameRule {
+            cfa: Cfa {
+                base,
+                offset,
+                deref,
+            },
+            return_address: Place {
+                base: PlaceBase::Cfa,
+                offset: -8,
+            },
+            saved_fp,
+            interrupts: false,
+        })
+    }
+
+    fn sp_frame(bytes: i32) -> UnwindRule {
+        frame(Base::Sp, bytes, None, SavedFp::Same)
+    }
+
+    fn fp_frame() -> UnwindRule {
+        let saved_fp = SavedFp::At(Place {
+            base: PlaceBase::Cfa,
+            offset: -16,
+        });
+        frame(Base::Fp, 16, None, saved_fp)
+    }
+
+    /// Walks a stack that is not the thread's own: `words` from `sp_idx` on.
+    fn walk_words(words: &[usize], pc: usize, sp_idx: usize, fp: usize) -> (Stop, Vec<usize>) {
+        let sp = &raw const words[sp_idx] as usize;
+        let mut cursor = Cursor::new(Registers { pc, sp, fp });
+        let mut frames = Frames::new(None);
+        let mut memory = AnyMemory::new(0..0);
+        let stop = walk(&mut cursor, &mut memory, &mut frames, 100);
+        (stop, frames.as_slice().to_vec())
+    }
+
+    fn addr_of(words: &[usize], idx: usize) -> usize {
+        words.as_ptr() as usize + idx * size_of::<usize>()
+    }
+
+    #[test]
+    fn frames_of_both_kinds_lead_to_the_outermost() {
+        let _serial = serial();
+        let code = CODE + 0x1000;
+        set_rule(code, sp_frame(24));
+        set_rule(code + 0x10, fp_frame());
+        set_rule(code + 0x20, sp_frame(8));
+        set_rule(code + 0x30, UnwindRule::Outermost);
+        let mut words = [0; 16];
+        words[2] = code + 0x10;
+        words[6] = 77;
+        words[7] = code + 0x20;
+        words[8] = code + 0x30;
+        let fp = addr_of(&words, 6);
+        let expected = vec![code + 0x10, code + 0x20, code + 0x30];
+        std::assert_eq!(walk_words(&words, code, 0, fp), (Stop::Outermost, expected));
+    }
+
+    #[test]
+    fn zero_return_address_means_outermost() {
+        let _serial = serial();
+        let code = CODE + 0x2000;
+        set_rule(code, sp_frame(16));
+        let words = [1, 0, 1, 1];
+        std::assert_eq!(walk_words(&words, code, 0, 0), (Stop::Outermost, vec![]));
+    }
+
+    #[test]
+    fn garbage_frame_pointers_end_the_walk() {
+        let _serial = serial();
+        let code = CODE + 0x3000;
+        set_rule(code, fp_frame());
+        let words = [code; 8];
+        for fp in [
+            0,
+            1,
+            8,
+            usize::MAX,
+            usize::MAX - 15,
+            1 << 63,
+            0xdead_beef_0000,
+        ] {
+            std::assert_eq!(
+                walk_words(&words, code, 0, fp),
+                (Stop::BadStack, vec![]),
+                "{fp:x}"
+            );
+        }
+        let unaligned = addr_of(&words, 2) + 4;
+        std::assert_eq!(
+            walk_words(&words, code, 0, unaligned),
+            (Stop::BadStack, vec![])
+        );
+    }
+
+    #[test]
+    fn a_ring_of_stacks_is_left_after_a_bounded_number_of_rounds() {
+        let _serial = serial();
+        let code = CODE + 0x4000;
+        set_rule(code, frame(Base::Sp, 0, Some(0), SavedFp::Same));
+        let mut words = [code; 8];
+        // The CFA of each frame is the word at sp, which points back here.
+        words[2] = addr_of(&words, 2);
+        let mut cursor = Cursor::new(Registers {
+            pc: code,
+            sp: addr_of(&words, 2),
+            fp: 0,
+        });
+        let mut frames = Frames::new(None);
+        let stop = walk(
+            &mut cursor,
+            &mut AnyMemory::new(0..0),
+            &mut frames,
+            usize::MAX,
+        );
+        std::assert_eq!(stop, Stop::BadStack);
+        std::assert!(frames.len() <= 2000);
+    }
+
+    #[test]
+    fn unsupported_rules_and_unknown_code_end_the_walk() {
+        let _serial = serial();
+        let code = CODE + 0x5000;
+        set_rule(code, sp_frame(8));
+        set_rule(code + 0x10, UnwindRule::Unsupported);
+        let unknown = code + 0x20;
+        let (with_unsupported, with_unknown) = ([code + 0x10; 8], [unknown; 8]);
+        let walked = walk_words(&with_unsupported, code, 0, 0);
+        std::assert_eq!(walked, (Stop::UnsupportedRule, vec![code + 0x10]));
+        let walked = walk_words(&with_unknown, code, 0, 0);
+        std::assert_eq!(walked, (Stop::NoRule, vec![unknown]));
+    }
+
+    #[test]
+    fn random_stacks_give_short_walks_and_no_fault() {
+        let _serial = serial();
+        let code = CODE + 0x6000;
+        let rules = [
+            sp_frame(8),
+            sp_frame(64),
+            fp_frame(),
+            frame(Base::Fp, -8, Some(0), SavedFp::Lost),
+            frame(Base::Sp, 16, Some(24), SavedFp::Same),
+            UnwindRule::NoTable,
+        ];
+        for (idx, rule) in rules.iter().enumerate() {
+            set_rule(code + idx, *rule);
+        }
+        let mut random = 88_172_645_463_325_252_u64;
+        let mut next = || {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            random as usize
+        };
+        let mut n_frames = 0;
+        for _ in 0..2_000 {
+            let mut words = [0; 128];
+            for idx in 0..words.len() {
+                words[idx] = match next() % 4 {
+                    0 | 1 => code + next() % rules.len(),
+                    2 => addr_of(&words, next() % 140),
+                    _ => next(),
+                };
+            }
+            let (pc, fp) = (code + next() % rules.len(), addr_of(&words, next() % 140));
+            n_frames += walk_words(&words, pc, next() % 100, fp).1.len();
+        }
+        std::assert!(n_frames > 1_000, "{n_frames}: the walks went somewhere");
+    }
+}

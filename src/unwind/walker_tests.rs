@@ -208,7 +208,8 @@ fn memo_knows_a_stack_again_and_tells_call_sites_apart() {
     let (tracer, ids) = (Tracer::new(), Numbers::default());
     for depth in [Depth::AtMost(10), Depth::Unlimited] {
         let first = ids.stacks.borrow().len() as u32;
-        for _ in 0..3 {
+        // Not unrolled: each call site must be one.
+        for _ in 0..black_box(3) {
             let call = || id_here(&tracer, depth, &ids);
             std::assert_eq!(call(), first);
             std::assert_eq!(id_here(&tracer, depth, &ids), first + 1);
@@ -520,7 +521,7 @@ fn code_without_tables_is_walked_by_its_frame_records() {
     fn outer(through: extern "C" fn(Callback, *mut c_void)) -> Stacks {
         let from_here = capture();
         through(capture_callback, std::ptr::null_mut());
-        from_here
+        black_box(from_here)
     }
     let from_here = outer(through);
     let stacks = take_captured().pop().unwrap();
@@ -539,4 +540,39 @@ fn code_without_tables_is_walked_by_its_frame_records() {
         beyond[beyond.len() - n_common..],
         from_here.ours[from_here.ours.len() - n_common..]
     );
+}
+
+#[test]
+fn unloaded_library_keeps_its_name_and_starts_a_new_generation() {
+    let _serial = serial();
+    let handle = load_c("gone", C_SOURCE);
+    refresh();
+    let before = modules::generation();
+    call_through(handle, "plain");
+    let stacks = take_captured().pop().unwrap();
+    let plain = symbol(handle, "plain") as usize;
+    let pc = *stacks
+        .ours
+        .iter()
+        .find(|&&pc| pc > plain && pc < plain + 200)
+        .unwrap();
+    // SAFETY: the handle is of a loaded library, none of whose functions is running.
+    std::assert_eq!(unsafe { libc::dlclose(handle) }, 0);
+    std::assert_eq!(modules::generation(), before, "not noticed before refresh");
+    refresh();
+    std::assert_eq!(modules::generation(), before + 1);
+    std::assert_eq!(rule_cache::get(pc - 1), rule_cache::Cached::Miss);
+    refresh();
+    std::assert_eq!(
+        modules::generation(),
+        before + 1,
+        "nothing was unloaded since"
+    );
+
+    let map = modules::seen();
+    let at = map.locate(pc, before).unwrap();
+    let module = &map.modules()[at.module_idx];
+    std::assert!(module.path.to_str().unwrap().ends_with("libgone.so"));
+    std::assert_eq!(at.svma as usize, pc - module.bias);
+    std::assert_eq!(map.locate(pc, before + 1), None);
 }
