@@ -93,12 +93,15 @@ impl ThreadState {
     #[cold]
     #[inline(never)]
     fn join_slow(&self) -> ShardId {
-        let shard = RECORDER.join();
-        if self.exiting.get() || !THREAD_EXIT.arm() {
-            // Nobody will tell when this thread is gone: it owns nothing, and appends to a shard of others.
-            self.tracer.release();
-            RECORDER.leave(shard);
-        }
+        let is_seen_off = !self.exiting.get() && THREAD_EXIT.arm();
+        let shard = match is_seen_off {
+            true => RECORDER.join(),
+            // Nobody will tell when this thread is gone, so it may own nothing.
+            false => {
+                self.tracer.release();
+                RECORDER.join_as_guest()
+            }
+        };
         self.shard.set(Some(shard));
         shard
     }

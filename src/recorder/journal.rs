@@ -1,36 +1,34 @@
 //! The journal: what happened, in per-shard buffers sorted by time, until it is merged into the ledger.
 //!
-//! Locks, in the order in which they may be taken: the ledger, then shards by their index. Appending takes its shard alone;
-//! who finds it full gives it back before waiting for the ledger, and looks again once it has it, because somebody else may
-//! have made a cut meanwhile. A cut holds all shards while each swaps its two buffers, and the ledger until what they held
-//! is merged; the spare buffers belong to the ledger's holder.
+//! Locks, in the order in which they may be taken: the ledger, then shards. Appending takes at most its shard; who finds it
+//! full leaves it before waiting for the ledger, and looks again once it has it, because somebody else may have made a cut
+//! meanwhile. A cut stops all shards while each swaps its two buffers, and holds the ledger until what they held is merged;
+//! the spare buffers belong to the ledger's holder.
 //!
 //! An event is a word of time and kind, and either one word (a packed block) or three (operation and program point, old
 //! size, new size).
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use super::clock::Clock;
 use super::ledger::{Ledger, OpenLedger};
 use super::live::{pack, unpack};
 use super::merge::Runs;
 use super::pending::Pending;
+use super::shard::{BUFFER_WORDS, Buffer, KIND_BITS, Shard, Stopped};
 use super::words::Slot;
 use super::{LiveBlock, Merged, PpId, ShardId};
+use crate::sys;
 use crate::sys::lock::Lock;
 
-/// Threads share shards only when more of them than this record at once.
+/// A thread owns its shard unless more of them than this record at once.
 pub(super) const N_SHARDS: usize = 64;
-/// Words of a buffer: 64 KiB, of which pages take memory once they are written.
-pub(super) const BUFFER_WORDS: usize = 8192;
+/// The last shards, which are never owned but shared by guests.
+const N_GUEST_SHARDS: usize = 8;
+const OWNABLE: u64 = u64::MAX >> N_GUEST_SHARDS;
 /// Words of the longest event.
 pub(super) const WIDE_WORDS: usize = 4;
 
-/// A shard's events.
-pub(super) type Buffer = [AtomicU64; BUFFER_WORDS];
-
-/// Bits of an event's first word below the time.
-const KIND_BITS: u32 = 2;
 const KIND_MASK: u64 = (1 << KIND_BITS) - 1;
 /// Kinds: a packed block allocated, a packed block freed, an operation with both sizes in full.
 const ALLOC: u64 = 0;
@@ -47,29 +45,17 @@ const OP_AD_HOC: u64 = 3;
 /// The journal with the ledger that it is merged into.
 pub(super) struct Journal {
     pub(super) clock: Clock,
-    shards: [Padded; N_SHARDS],
-    /// Threads that use each shard.
-    n_users: [AtomicU32; N_SHARDS],
+    shards: [Shard; N_SHARDS],
+    /// A bit for each shard that has an owner.
+    owned: AtomicU64,
+    /// A bit for each shard that was ever used. Set before a shard's first event, never cleared.
+    used: AtomicU64,
+    next_guest_shard: AtomicUsize,
     buffers: Slot<[[Buffer; 2]; N_SHARDS]>,
     pending: Pending,
     ledger: Ledger,
     /// Taken by the ledger's holder only.
     runs: Lock<Runs>,
-}
-
-/// A shard alone in its cache lines, prefetched in pairs.
-#[repr(align(128))]
-struct Padded(Lock<Shard>);
-
-struct Shard {
-    active: Option<&'static Buffer>,
-    spare: Option<&'static Buffer>,
-    /// Words of `active` that hold events.
-    len: usize,
-    /// Words that may be used: all, or none while the shard is closed.
-    limit: usize,
-    /// The time of the last event or cut; no later event is earlier.
-    last_ticks: u64,
 }
 
 /// What a thread that found no room shall do.
@@ -83,8 +69,10 @@ impl Journal {
     pub(super) const fn new() -> Self {
         Self {
             clock: Clock::new(),
-            shards: [const { Padded(Lock::new(Shard::closed())) }; N_SHARDS],
-            n_users: [const { AtomicU32::new(0) }; N_SHARDS],
+            shards: [const { Shard::new() }; N_SHARDS],
+            owned: AtomicU64::new(0),
+            used: AtomicU64::new(0),
+            next_guest_shard: AtomicUsize::new(0),
             buffers: Slot::new(),
             pending: Pending::new(),
             ledger: Ledger::new(),
@@ -100,50 +88,65 @@ impl Journal {
     /// Starts from zero at `start_ticks` with points from `first` on, and opens the shards. False without memory.
     pub(super) fn open(&self, first: PpId, start_ticks: u64) -> bool {
         let has_room = self.pending.restart() && self.ledger.make_room(first);
-        let Some(buffers) = self.buffers.fill().filter(|_| has_room) else {
+        if !has_room || self.buffers.fill().is_none() {
             return false;
-        };
-        self.ledger.open().restart(first, start_ticks);
-        for (padded, [active, spare]) in self.shards.iter().zip(buffers) {
-            *padded.0.lock() = Shard {
-                active: Some(active),
-                spare: Some(spare),
-                len: 0,
-                limit: BUFFER_WORDS,
-                last_ticks: start_ticks,
-            };
         }
+        self.ledger.open().restart(first, start_ticks);
+        self.shards.iter().for_each(|shard| shard.open(start_ticks));
         true
     }
 
     /// Closes the shards. What they hold stays for the next [`Journal::drain`]; what comes later is ignored.
     pub(super) fn close(&self) {
-        for padded in &self.shards {
-            padded.0.lock().limit = 0;
-        }
+        self.shards.iter().for_each(Shard::close);
     }
 
     /// Forgets all and gives the memory back to the system. The journal is closed and drained.
     pub(super) fn clear(&self) {
         self.ledger.open().clear();
         if let Some(buffers) = self.buffers.get() {
-            crate::sys::zero_words(buffers.as_flattened().as_flattened());
+            sys::zero_words(buffers.as_flattened().as_flattened());
         }
     }
 
-    /// The least used shard. Hook-safe.
+    /// A shard for a new thread: one of its own if there is one and the system has barriers for owners. Hook-safe.
     pub(super) fn join(&self) -> ShardId {
-        // Relaxed: the counts are a hint; two threads that join at once may get one shard.
-        let counts = self.n_users.iter().enumerate();
-        let least = counts.min_by_key(|(_, count)| count.load(Ordering::Relaxed));
-        let shard_idx = least.map_or(0, |(shard_idx, _)| shard_idx);
-        self.n_users[shard_idx].fetch_add(1, Ordering::Relaxed);
-        ShardId(shard_idx as u32)
+        let free = || OWNABLE & !self.owned.load(Ordering::Relaxed);
+        while free() != 0 && sys::has_process_barrier() {
+            let shard_idx = free().trailing_zeros();
+            if shard_idx >= OWNABLE.count_ones() {
+                break;
+            }
+            // Acquire pairs with the Release in `leave`: the last owner is outside.
+            if self.owned.fetch_or(1 << shard_idx, Ordering::Acquire) >> shard_idx & 1 == 0 {
+                self.mark_used(shard_idx as usize);
+                return ShardId(OWNED | shard_idx);
+            }
+        }
+        self.join_as_guest()
+    }
+
+    /// A shard for a thread that may end without telling. Hook-safe.
+    pub(super) fn join_as_guest(&self) -> ShardId {
+        let nth = self.next_guest_shard.fetch_add(1, Ordering::Relaxed);
+        ShardId((N_SHARDS - 1 - nth % N_GUEST_SHARDS) as u32)
     }
 
     /// Ends a thread's use of a shard. Hook-safe.
     pub(super) fn leave(&self, shard: ShardId) {
-        self.n_users[shard.0 as usize % N_SHARDS].fetch_sub(1, Ordering::Relaxed);
+        if shard.0 & OWNED != 0 {
+            // Release pairs with the Acquire in `join`.
+            self.owned.fetch_and(!(1 << shard.idx()), Ordering::Release);
+        }
+    }
+
+    /// Relaxed is enough for the look: a thread that sees the bit set by itself or by an earlier owner of its shard.
+    #[inline]
+    fn mark_used(&self, shard_idx: usize) {
+        if self.used.load(Ordering::Relaxed) >> shard_idx & 1 == 0 {
+            // AcqRel: whoever sees an event of the shard sees the bit, by way of what handed the block over.
+            self.used.fetch_or(1 << shard_idx, Ordering::AcqRel);
+        }
     }
 
     /// A block was allocated. Hook-safe.
@@ -198,31 +201,48 @@ impl Journal {
 
     #[inline]
     fn append<const N: usize>(&self, shard: ShardId, kind: u64, rest: [u64; N]) -> Merged {
-        let shard_idx = shard.0 as usize % N_SHARDS;
-        let mut merged = Merged::No;
-        while !self.shards[shard_idx]
-            .0
-            .lock()
-            .append(&self.clock, kind, rest)
-        {
-            merged = Merged::Yes;
-            match self.make_room_in(shard_idx) {
-                Room::TryAgain => {}
-                Room::Closed => break,
+        let shard_idx = shard.idx();
+        if let (Some(buffers), true) = (self.buffers.get(), shard.0 & OWNED != 0) {
+            let (shard, buffers) = (&self.shards[shard_idx], &buffers[shard_idx]);
+            if shard.append_as_owner(buffers, &self.clock, kind, rest) {
+                return Merged::No;
             }
         }
-        merged
+        self.append_slow(shard, kind, rest)
     }
 
+    /// Appends where nobody owns the shard, or after making room.
     #[cold]
     #[inline(never)]
+    fn append_slow<const N: usize>(&self, shard: ShardId, kind: u64, rest: [u64; N]) -> Merged {
+        let shard_idx = shard.idx();
+        self.mark_used(shard_idx);
+        let Some(buffers) = self.buffers.get() else {
+            return Merged::No;
+        };
+        let mut merged = Merged::No;
+        let (at, buffers) = (&self.shards[shard_idx], &buffers[shard_idx]);
+        loop {
+            let is_appended = match shard.0 & OWNED != 0 {
+                true => at.append_as_owner(buffers, &self.clock, kind, rest),
+                false => at.append_as_guest(buffers, &self.clock, kind, rest),
+            };
+            if is_appended {
+                return merged;
+            }
+            match self.make_room_in(shard_idx) {
+                Room::TryAgain => merged = Merged::Yes,
+                Room::Closed => return merged,
+            }
+        }
+    }
+
     fn make_room_in(&self, shard_idx: usize) -> Room {
-        if self.shards[shard_idx].0.lock().limit == 0 {
+        if self.shards[shard_idx].is_closed() {
             return Room::Closed;
         }
         let mut ledger = self.ledger.open();
-        let has_room = self.shards[shard_idx].0.lock().len + WIDE_WORDS <= BUFFER_WORDS;
-        if !has_room {
+        if !self.shards[shard_idx].has_room(WIDE_WORDS) {
             self.cut(&mut ledger);
         }
         Room::TryAgain
@@ -237,70 +257,65 @@ impl Journal {
     }
 
     fn cut(&self, ledger: &mut OpenLedger<'_>) {
+        let Some(buffers) = self.buffers.get() else {
+            return;
+        };
         let mut runs = self.runs.lock();
         runs.clear();
         {
-            let mut shards: [_; N_SHARDS] =
-                std::array::from_fn(|shard_idx| self.shards[shard_idx].0.lock());
-            let last = |latest: u64, ticks: u64| latest.max(ticks);
-            let of_shards = shards.iter().map(|shard| shard.last_ticks);
+            let stopped = self.stop_used();
             let floor_ticks = ledger.cut_ticks();
             let pending = self.pending.collect(floor_ticks << KIND_BITS | WIDE);
-            let cut_ticks = of_shards.fold(floor_ticks.max(self.clock.ticks()), last);
-            for shard in &mut shards {
-                if let (Some(active), true) = (shard.active, shard.len != 0) {
-                    runs.push(active, shard.len);
+            let last_ticks = stopped.iter().flatten().map(Stopped::last_ticks);
+            let cut_ticks = last_ticks.fold(floor_ticks.max(self.clock.ticks()), u64::max);
+            for (stopped, buffers) in stopped.iter().zip(buffers) {
+                if let Some(stopped) = stopped {
+                    let (filled, len) = stopped.swap(buffers, cut_ticks);
+                    runs.push(filled, len);
                 }
-                shard.swap(cut_ticks);
             }
-            if let Some((sorted, n_words)) = pending.filter(|(_, n_words)| *n_words != 0) {
+            if let Some((sorted, n_words)) = pending {
                 runs.push(sorted, n_words);
             }
             ledger.set_cut_ticks(cut_ticks);
         }
         runs.merge(ledger);
     }
+
+    /// Stops every shard that was ever used. The caller holds the ledger.
+    fn stop_used(&self) -> [Option<Stopped<'_>>; N_SHARDS] {
+        let mut stopped = [const { None }; N_SHARDS];
+        let mut stopped_bits = 0;
+        // An event of a shard that is used for the first time may have been followed by one in a shard stopped before: look
+        // again. Acquire pairs with `mark_used`.
+        loop {
+            let new_bits = self.used.load(Ordering::Acquire) & !stopped_bits;
+            if new_bits == 0 {
+                return stopped;
+            }
+            let is_new = |(shard_idx, _): &(usize, _)| new_bits >> shard_idx & 1 != 0;
+            for (shard_idx, place) in stopped.iter_mut().enumerate().filter(is_new) {
+                *place = Some(self.shards[shard_idx].stop());
+            }
+            if new_bits & OWNABLE != 0 {
+                sys::process_barrier();
+            }
+            let is_new = |(shard_idx, _): &(usize, _)| new_bits >> shard_idx & 1 != 0;
+            for (_, stopped) in stopped.iter().enumerate().filter(is_new) {
+                stopped.iter().for_each(Stopped::wait_until_empty);
+            }
+            stopped_bits |= new_bits;
+        }
+    }
 }
 
-impl Shard {
-    const fn closed() -> Self {
-        Self {
-            active: None,
-            spare: None,
-            len: 0,
-            limit: 0,
-            last_ticks: 0,
-        }
-    }
+/// Marks the shard of a thread that owns it.
+const OWNED: u32 = 1 << 31;
 
-    /// Appends an event at the present time; false if there is no room.
+impl ShardId {
     #[inline]
-    fn append<const N: usize>(&mut self, clock: &Clock, kind: u64, rest: [u64; N]) -> bool {
-        let end = self.len + 1 + N;
-        if end > self.limit {
-            return false;
-        }
-        let Some(words) = self
-            .active
-            .and_then(|active| active.get(self.len..)?.get(..1 + N))
-        else {
-            return false;
-        };
-        let ticks = clock.ticks().max(self.last_ticks);
-        words[0].store(ticks << KIND_BITS | kind, Ordering::Relaxed);
-        for (word, value) in words[1..].iter().zip(rest) {
-            word.store(value, Ordering::Relaxed);
-        }
-        self.last_ticks = ticks;
-        self.len = end;
-        true
-    }
-
-    /// Makes the empty spare buffer the active one. No event from now on is before `cut_ticks`.
-    fn swap(&mut self, cut_ticks: u64) {
-        std::mem::swap(&mut self.active, &mut self.spare);
-        self.len = 0;
-        self.last_ticks = cut_ticks;
+    fn idx(self) -> usize {
+        self.0 as usize % N_SHARDS
     }
 }
 

@@ -2,8 +2,9 @@
 
 use std::sync::atomic::Ordering;
 
-use super::journal::{Buffer, N_SHARDS, apply, ticks_of};
+use super::journal::{N_SHARDS, apply, ticks_of};
 use super::ledger::OpenLedger;
+use super::shard::Buffer;
 
 /// One buffer of each shard, and the deferred events.
 const N_RUNS: usize = N_SHARDS + 1;
@@ -46,8 +47,11 @@ impl Runs {
         self.n_runs = 0;
     }
 
-    /// Adds a run of `len` words, at least one event.
+    /// Adds a run of `len` words.
     pub(super) fn push(&mut self, buffer: &'static Buffer, len: usize) {
+        if len == 0 {
+            return;
+        }
         self.runs[self.n_runs] = Run {
             buffer: Some(buffer),
             next_idx: 0,

@@ -9,6 +9,7 @@ mod ledger;
 mod live;
 mod merge;
 mod pending;
+mod shard;
 mod snapshot;
 mod stacks;
 #[allow(unsafe_code)]
@@ -60,7 +61,7 @@ pub(crate) struct LiveBlock {
     pub(crate) size: usize,
 }
 
-/// The journal shard that a thread appends to. Threads may share one.
+/// The journal shard that a thread appends to: its own, or one that it shares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ShardId(u32);
 
@@ -177,6 +178,11 @@ impl Recorder {
     /// The shard for a thread that records for the first time. Hook-safe.
     pub(crate) fn join(&self) -> ShardId {
         self.journal.join()
+    }
+
+    /// A shard for a thread that may end without [`Recorder::leave`]. Hook-safe.
+    pub(crate) fn join_as_guest(&self) -> ShardId {
+        self.journal.join_as_guest()
     }
 
     /// Tells that a thread no longer uses the shard that [`Recorder::join`] gave it. Hook-safe.

@@ -5,7 +5,8 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use super::journal::{BUFFER_WORDS, Buffer, WIDE_WORDS};
+use super::journal::WIDE_WORDS;
+use super::shard::{BUFFER_WORDS, Buffer};
 use super::words::Slot;
 
 const N_SLOTS: usize = 256;

@@ -153,6 +153,39 @@ pub(crate) fn wake_one(word: &AtomicU32) {
     };
 }
 
+/// Whether [`process_barrier`] works; 0 while not known, then one more than the answer.
+static HAS_BARRIER: AtomicU32 = AtomicU32::new(0);
+
+fn membarrier(command: libc::c_int) -> bool {
+    // SAFETY: membarrier(2) takes no pointers; a kernel without it answers with an error.
+    unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
+}
+
+/// Whether the system has a barrier that makes all threads of the process pass a memory barrier (membarrier(2), Linux 4.14).
+/// The first call asks for it.
+pub(crate) fn has_process_barrier() -> bool {
+    // Relaxed: a repeated registration is harmless.
+    let known = HAS_BARRIER.load(Ordering::Relaxed);
+    if known != 0 {
+        return known == 2;
+    }
+    let has = !cfg!(miri) && membarrier(libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED);
+    HAS_BARRIER.store(1 + u32::from(has), Ordering::Relaxed);
+    has
+}
+
+/// Makes every thread of the process pass a full memory barrier before this returns: what the caller did before is visible to
+/// what they do after, and the other way round. To be called only if [`has_process_barrier`].
+pub(crate) fn process_barrier() {
+    if !membarrier(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED) {
+        // Registration does not outlive every way of making a process; the barrier for all processes needs none.
+        membarrier(libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED);
+        if !membarrier(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED) {
+            membarrier(libc::MEMBARRIER_CMD_GLOBAL);
+        }
+    }
+}
+
 /// The monotonic clock, in nanoseconds since an arbitrary moment.
 pub(crate) fn monotonic_ns() -> u64 {
     let mut now = libc::timespec {

@@ -2,7 +2,8 @@
 
 use std::collections::HashMap;
 
-use super::super::journal::{BUFFER_WORDS, N_SHARDS};
+use super::super::journal::N_SHARDS;
+use super::super::shard::BUFFER_WORDS;
 use super::super::{Anomalies, Mode, ProgramPoint, Snapshot, Totals};
 
 /// A stack as the model identifies it.
