@@ -429,10 +429,8 @@ fn on_signal(signal: c_int, handler: Handler, stack_flag: c_int) {
     action.sa_sigaction = handler as usize;
     action.sa_flags = libc::SA_SIGINFO | stack_flag;
     // SAFETY: the action is complete, and the handler has the type that SA_SIGINFO asks for.
-    std::assert_eq!(
-        unsafe { libc::sigaction(signal, &action, std::ptr::null_mut()) },
-        0
-    );
+    let failed = unsafe { libc::sigaction(signal, &action, std::ptr::null_mut()) };
+    std::assert_eq!(failed, 0);
 }
 
 /// Runs `then` with an alternate signal stack for this thread.
