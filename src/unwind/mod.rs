@@ -8,6 +8,7 @@ mod cfi;
 mod frame_pointer;
 mod memo;
 mod memory;
+mod row;
 mod rule;
 mod rule_cache;
 #[allow(unsafe_code)]

@@ -4,6 +4,8 @@
 pub(crate) mod arch;
 #[path = "../../../../src/unwind/cfi.rs"]
 mod cfi;
+#[path = "../../../../src/unwind/row.rs"]
+mod row;
 #[path = "../../../../src/unwind/rule.rs"]
 mod rule;
 #[path = "../../../../src/unwind/rule_cache.rs"]
