@@ -129,7 +129,6 @@ pub(crate) fn prepare() {
             table::note(image, generation(), Lasting::Pinned)
         });
     }
-    notice_unloading();
 }
 
 /// The current module generation: a number that grows when a library has been unloaded. Starts at 0. Hook-safe.

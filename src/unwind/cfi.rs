@@ -1,16 +1,16 @@
 //! From an address to its unwind rule, by the `.eh_frame` of its module. Cold: once per address.
 //!
 //! The bytes are taken as hostile: whatever they hold, the answer is a rule, and a wrong rule costs no more than a short
-//! stack. Formats: Linux Standard Base Core 5.0, "Exception Frames"; DWARF 5 §6.4. No heap; a few KiB of stack.
+//! stack. Formats: Linux Standard Base Core 5.0, "Exception Frames"; DWARF 5 §6.4. No heap; under 3 KiB of stack.
 
 use super::arch::{DWARF_FP, DWARF_RETURN_ADDRESS, DWARF_SP};
+use super::row::{self, Reader, Row};
 use super::rule::{Base, Cfa, FrameRule, PackedRule, Place, PlaceBase, SavedFp, UnwindRule};
 use super::rule_cache;
 use crate::modules::{self, Scope, UnwindTables};
 use gimli::{
-    BaseAddresses, CfaRule, EhFrame, EhFrameOffset, Encoding, EndianSlice, Expression,
-    LittleEndian, Operation, ReaderOffset, RegisterRule, UnwindContext, UnwindContextStorage,
-    UnwindExpression, UnwindSection, UnwindTableRow,
+    BaseAddresses, CfaRule, EhFrame, EhFrameOffset, Encoding, Expression, LittleEndian, Operation,
+    RegisterRule, UnwindExpression, UnwindSection,
 };
 
 /// Finds the rule of `address` and keeps it in the cache. Records the module as seen. Hook-safe.
@@ -47,17 +47,6 @@ enum Failure {
     Unsupported,
 }
 
-type Reader<'a> = EndianSlice<'a, LittleEndian>;
-
-/// Room for the rules of 17 columns, which is all that x86-64 code saves, and for two remembered states: under 2 KiB,
-/// where gimli's default takes 24.
-struct Storage;
-
-impl<T: ReaderOffset> UnwindContextStorage<T> for Storage {
-    type Rules = [(gimli::Register, RegisterRule<T>); 17];
-    type Stack = [UnwindTableRow<T, Self>; 3];
-}
-
 fn parse(tables: &UnwindTables<'_>, address: usize) -> Result<UnwindRule, Failure> {
     let entry = find_entry(tables, address).ok_or(Failure::NoEntry)?;
     let eh_frame = EhFrame::new(entry.section, LittleEndian);
@@ -73,16 +62,13 @@ fn parse(tables: &UnwindTables<'_>, address: usize) -> Result<UnwindRule, Failur
     if !fde.contains(address) {
         return Err(Failure::NoEntry);
     }
-    let mut context = UnwindContext::<usize, Storage>::new_in();
-    let row = fde
-        .unwind_info_for_address(&eh_frame, &bases, &mut context, address)
-        .map_err(|_| Failure::Unsupported)?;
+    let row = row::row_at(&fde, &eh_frame, &bases, address).ok_or(Failure::Unsupported)?;
     let scope = ExpressionScope {
         eh_frame: &eh_frame,
         encoding: fde.cie().encoding(),
         pc: address,
     };
-    rule_of_row(row, &scope, fde.is_signal_trampoline())
+    rule_of_row(&row, &scope, fde.is_signal_trampoline())
 }
 
 /// Where the binary search table says that the FDE of an address is.
@@ -141,19 +127,19 @@ fn find_entry<'a>(tables: &UnwindTables<'a>, address: usize) -> Option<Entry<'a>
 }
 
 fn rule_of_row(
-    row: &UnwindTableRow<usize, Storage>,
+    row: &Row,
     scope: &ExpressionScope<'_, '_>,
     interrupts: bool,
 ) -> Result<UnwindRule, Failure> {
     // A register that no instruction names reads as undefined too. For the return address that means the outermost frame;
     // the frame pointer is callee-saved, so there it means unchanged.
-    let return_address = match row.register(DWARF_RETURN_ADDRESS) {
+    let return_address = match row.return_address {
         RegisterRule::Undefined => return Ok(UnwindRule::Outermost),
         RegisterRule::Offset(offset) => below_cfa(offset)?,
         RegisterRule::Expression(expression) => scope.place(expression)?,
         _ => return Err(Failure::Unsupported),
     };
-    let saved_fp = match row.register(DWARF_FP) {
+    let saved_fp = match row.fp {
         RegisterRule::Undefined | RegisterRule::SameValue => SavedFp::Same,
         RegisterRule::Offset(offset) => below_cfa(offset).map_or(SavedFp::Lost, SavedFp::At),
         RegisterRule::Expression(expression) => {
@@ -161,7 +147,7 @@ fn rule_of_row(
         }
         _ => SavedFp::Lost,
     };
-    let cfa = match row.cfa() {
+    let cfa = match &row.cfa {
         CfaRule::RegisterAndOffset { register, offset } => Cfa {
             base: base_of(*register)?,
             offset: narrow(*offset)?,

@@ -8,6 +8,7 @@ mod cfi;
 mod frame_pointer;
 mod memo;
 mod memory;
+mod row;
 mod rule;
 mod rule_cache;
 #[allow(unsafe_code)]
@@ -194,6 +195,7 @@ impl Tracer {
 pub(crate) fn prepare() {
     modules::prepare();
     memo::prepare();
+    refresh();
 }
 
 /// Compares the loader's unload counter with the one seen last. On a change, starts a new module generation and forgets
