@@ -16,12 +16,17 @@ struct Counted {
 
 const N_THREADS: usize = 8;
 
-fn churn(recorder: &Recorder, thread_no: usize, handed: &Mutex<Vec<usize>>) -> Counted {
-    // Every other thread has the first shard, so that some share one and some do not.
+fn churn(
+    recorder: &Recorder,
+    thread_no: usize,
+    shared: ShardId,
+    handed: &Mutex<Vec<usize>>,
+) -> Counted {
+    // Every other thread is a guest of one shard, the rest own theirs.
     let joined = recorder.join();
     let shard = match thread_no % 2 {
         0 => joined,
-        _ => ShardId(0),
+        _ => shared,
     };
     let mut random = Random(thread_no as u64);
     let mut counted = Counted::default();
@@ -78,7 +83,8 @@ fn eight_threads_lose_nothing() {
     let handed = Mutex::new(Vec::new());
     let counted: Vec<Counted> = std::thread::scope(|scope| {
         let (recorder, handed) = (&*recorder, &handed);
-        let churn = |thread_no| scope.spawn(move || churn(recorder, thread_no, handed));
+        let shared = recorder.join_as_guest();
+        let churn = |thread_no| scope.spawn(move || churn(recorder, thread_no, shared, handed));
         let threads: Vec<_> = (0..N_THREADS).map(churn).collect();
         while threads.iter().any(|thread| !thread.is_finished()) {
             let snapshot = recorder.snapshot();
