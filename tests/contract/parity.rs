@@ -6,22 +6,22 @@ use std::path::PathBuf;
 
 #[test]
 fn a_parser_has_the_same_profile_in_debug() {
-    compare(Build::Debug, "10");
+    compare(Build::Debug, 10, 60_000);
 }
 
 #[test]
 fn a_parser_has_the_same_profile_in_debug_with_whole_stacks() {
-    compare(Build::Debug, &usize::MAX.to_string());
+    compare(Build::Debug, usize::MAX, 15_000);
 }
 
 #[test]
 fn a_parser_has_the_same_profile_in_release() {
-    compare(Build::Release, "10");
+    compare(Build::Release, 10, 200_000);
 }
 
 #[test]
 fn a_parser_has_the_same_profile_in_release_with_whole_stacks() {
-    compare(Build::Release, &usize::MAX.to_string());
+    compare(Build::Release, usize::MAX, 100_000);
 }
 
 #[test]
@@ -50,9 +50,8 @@ fn sources() -> PathBuf {
     PathBuf::from(syn["manifest_path"].as_str().expect("a path")).with_file_name("src")
 }
 
-fn compare(build: Build, max_frames: &str) {
-    let dir = sources().into_os_string();
-    let args = [dir, max_frames.into()];
+fn compare(build: Build, max_frames: usize, source_bytes: usize) {
+    let args = [sources().into_os_string(), max_frames.to_string().into(), source_bytes.to_string().into()];
     let [ours, theirs] = [Tool::Ours, Tool::Upstream].map(|tool| scene(tool, build, "parser", &args));
     for fact in ["files", "exprs", "bytes", "stats"] {
         assert_eq!(ours.fact(fact), theirs.fact(fact), "{fact}");

@@ -63,15 +63,24 @@ fn round_trips(rounds: usize) -> usize {
     bytes
 }
 
-/// Parses every `.rs` file under the directory, with frames limited to the second argument's number.
+fn number(arg: &OsString) -> usize {
+    arg.to_str().and_then(|n| n.parse().ok()).expect("a number")
+}
+
+/// Parses `.rs` files under the first argument, a directory, of at most the third one's bytes in all;
+/// the second is the limit of frames.
 pub fn run(args: &[OsString]) {
+    let (max_frames, mut budget) = (number(&args[1]), number(&args[2]));
     let mut paths = Vec::new();
     sources(Path::new(&args[0]), &mut paths);
-    let texts: Vec<String> = paths
-        .iter()
-        .map(|path| std::fs::read_to_string(path).expect("a readable source"))
-        .collect();
-    let max_frames: usize = args[1].to_str().and_then(|n| n.parse().ok()).expect("a number");
+    let mut texts: Vec<String> = Vec::new();
+    for path in paths {
+        let text = std::fs::read_to_string(path).expect("a readable source");
+        if text.len() <= budget {
+            budget -= text.len();
+            texts.push(text);
+        }
+    }
     let profiler = dhat::Profiler::builder()
         .trim_backtraces(Some(max_frames))
         .build();
