@@ -1,13 +1,30 @@
 //! What is live, what was allocated, what peaked, per program point and in all. Takes frames as plain addresses.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
+#[allow(unsafe_code)]
 mod clock;
 mod journal;
 mod ledger;
 mod live;
+mod merge;
+mod pending;
 mod snapshot;
 mod stacks;
+#[allow(unsafe_code)]
+mod words;
+
+#[cfg(test)]
+mod model_tests;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use clock::{Moment, Scale};
+use journal::Journal;
+use live::LiveMap;
+use stacks::Stacks;
+
+use crate::sys::lock::Lock;
 
 pub(crate) use snapshot::{Anomalies, ProgramPoint, Snapshot, Totals};
 
@@ -48,109 +65,237 @@ pub(crate) struct LiveBlock {
 pub(crate) struct ShardId(u32);
 
 /// The tables of one recorder; the process has one in a static, tests make their own.
-pub(crate) struct Recorder {}
+///
+/// All bytes of a new one are zero, so that a static takes no room in the executable.
+pub(crate) struct Recorder {
+    stacks: Stacks,
+    live: LiveMap,
+    journal: Journal,
+    session: Lock<Session>,
+    n_freed_behind: AtomicU64,
+    n_untracked: AtomicU64,
+}
+
+/// What a session is started with.
+#[derive(Clone, Copy)]
+struct Session {
+    mode: Mode,
+    start: Moment,
+}
 
 impl Recorder {
     /// Makes an idle recorder without tables. Const, so that it can be a static.
     pub(crate) const fn new() -> Self {
-        Self {}
+        Self {
+            stacks: Stacks::new(),
+            live: LiveMap::new(),
+            journal: Journal::new(),
+            session: Lock::new(Session {
+                mode: Mode::Heap,
+                start: Moment { ticks: 0, ns: 0 },
+            }),
+            n_freed_behind: AtomicU64::new(0),
+            n_untracked: AtomicU64::new(0),
+        }
     }
 
     /// Starts a session: makes or empties the tables and opens the shards. Counters start from zero. False when there is no
     /// memory for the tables; then nothing may be recorded. Not hook-safe.
-    pub(crate) fn start(&self, _mode: Mode) -> bool {
-        todo!()
+    pub(crate) fn start(&self, mode: Mode) -> bool {
+        self.journal.clock.choose();
+        let Some(first) = self.stacks.restart() else {
+            return false;
+        };
+        self.n_freed_behind.store(0, Ordering::Relaxed);
+        self.n_untracked.store(0, Ordering::Relaxed);
+        let start = self.journal.clock.moment();
+        *self.session.lock() = Session { mode, start };
+        self.journal.open(first, start.ticks)
     }
 
     /// Ends the session: closes the shards, merges what they hold and returns everything recorded; the tables are empty
     /// afterwards. What other threads still record is dropped. Not hook-safe.
     pub(crate) fn stop(&self) -> Snapshot {
-        todo!()
+        self.journal.close();
+        let snapshot = self.snapshot();
+        self.stacks.clear();
+        self.live.clear();
+        self.journal.clear();
+        snapshot
     }
 
     /// The figures of the running session, all events before the call included.
     pub(crate) fn totals(&self) -> Totals {
-        todo!()
+        self.journal.drain().totals()
     }
 
     /// Everything recorded so far, while the session goes on. Not hook-safe.
     pub(crate) fn snapshot(&self) -> Snapshot {
-        todo!()
+        let Session { mode, start } = *self.session.lock();
+        let mut figures = Vec::new();
+        let mut ledger = self.journal.drain();
+        // Nothing may be allocated while the ledger is open, so room is made before it is opened again.
+        while ledger.n_points_bound() > figures.capacity() {
+            let n_points = ledger.n_points_bound();
+            drop(ledger);
+            figures.reserve_exact(n_points + n_points / 8);
+            ledger = self.journal.drain();
+        }
+        ledger.copy_points(&mut figures);
+        let scale = Scale::between(start, self.journal.clock.moment());
+        let ns = |ticks: u64| u64::try_from(scale.ns(ticks.into())).unwrap_or(u64::MAX);
+        let (end_ticks, gmax_ticks) = ledger.elapsed_at_end_and_gmax();
+        let totals = ledger.totals();
+        let anomalies = Anomalies {
+            n_freed_behind: self.n_freed_behind.load(Ordering::Relaxed),
+            n_unattributed: ledger.n_unattributed(),
+            n_untracked: self.n_untracked.load(Ordering::Relaxed),
+            n_lost_deferred: self.journal.n_lost(),
+        };
+        drop(ledger);
+        let points = figures.iter().map(|point| {
+            let stack = self.stacks.frames_of(point.pp);
+            point.with_frames(stack, mode, scale)
+        });
+        Snapshot {
+            mode,
+            totals,
+            end_ns: ns(end_ticks),
+            gmax_ns: ns(gmax_ticks),
+            points: points.collect(),
+            anomalies,
+        }
     }
 
     /// The shard for a thread that records for the first time. Hook-safe.
     pub(crate) fn join(&self) -> ShardId {
-        todo!()
+        self.journal.join()
     }
 
     /// Tells that a thread no longer uses the shard that [`Recorder::join`] gave it. Hook-safe.
-    pub(crate) fn leave(&self, _shard: ShardId) {
-        todo!()
+    pub(crate) fn leave(&self, shard: ShardId) {
+        self.journal.leave(shard);
     }
 
     /// Whether `pp` belongs to the running session. Hook-safe.
     #[inline]
-    pub(crate) fn is_current(&self, _pp: PpId) -> bool {
-        todo!()
+    pub(crate) fn is_current(&self, pp: PpId) -> bool {
+        pp >= self.stacks.first()
     }
 
     /// The program point of a stack: return addresses, innermost first, and a tag that is part of the key and means nothing
     /// here. When no more program points can be had, a point with no frames that stands for all further stacks, and the
     /// loss is counted. Hook-safe.
-    pub(crate) fn intern(&self, _frames: &[usize], _tag: u32) -> PpId {
-        todo!()
+    pub(crate) fn intern(&self, frames: &[usize], tag: u32) -> PpId {
+        self.stacks
+            .intern(frames, tag, |pp| self.journal.make_room(pp))
     }
 
     /// Records that `size` bytes at `addr` were allocated. A block still recorded there was freed behind the allocator's
-    /// back: it is retired and counted. Hook-safe.
+    /// back: it is retired and counted. Without memory for the entry the block is counted as untracked and in no other
+    /// figure, because its free could never be recorded. Hook-safe.
     #[inline]
-    pub(crate) fn record_alloc(&self, _shard: ShardId, _addr: usize, _size: usize, _pp: PpId) {
-        todo!()
+    pub(crate) fn record_alloc(&self, shard: ShardId, addr: usize, size: usize, pp: PpId) {
+        let block = LiveBlock { pp, size };
+        if self.track(shard, addr, block) {
+            self.journal.alloc(shard, block);
+        }
+    }
+
+    /// Puts a block into the live map and retires the one that is there. False without memory, which is counted.
+    #[inline]
+    fn track(&self, shard: ShardId, addr: usize, block: LiveBlock) -> bool {
+        let inserted = self.live.insert(addr, block, self.stacks.first());
+        if let Some(over) = inserted.over {
+            self.retire(shard, over);
+        }
+        if !inserted.is_tracked {
+            self.n_untracked.fetch_add(1, Ordering::Relaxed);
+        }
+        inserted.is_tracked
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn retire(&self, shard: ShardId, block: LiveBlock) {
+        self.n_freed_behind.fetch_add(1, Ordering::Relaxed);
+        self.journal.free(shard, block);
     }
 
     /// Takes the block at `addr` out of the live map; `None` when it is not tracked in this session. To be called before
     /// the inner allocator frees or moves the block. Wait-free but for blocks in the side table; hook-safe.
     #[inline]
-    pub(crate) fn take(&self, _addr: usize) -> Option<LiveBlock> {
-        todo!()
+    pub(crate) fn take(&self, addr: usize) -> Option<LiveBlock> {
+        self.live.take(addr, self.stacks.first())
     }
 
     /// Puts a taken block back, because the inner realloc failed. Hook-safe.
-    pub(crate) fn put_back(&self, _addr: usize, _block: LiveBlock) {
-        todo!()
+    pub(crate) fn put_back(&self, addr: usize, block: LiveBlock) {
+        let inserted = self.live.insert(addr, block, self.stacks.first());
+        if !inserted.is_tracked {
+            // Its free cannot be recorded when it comes; now is the nearest moment.
+            self.n_untracked.fetch_add(1, Ordering::Relaxed);
+            self.journal.defer_free(block);
+        }
     }
 
     /// Records that a taken block was freed. Hook-safe.
     #[inline]
-    pub(crate) fn record_free(&self, _shard: ShardId, _block: LiveBlock) {
-        todo!()
+    pub(crate) fn record_free(&self, shard: ShardId, block: LiveBlock) {
+        self.journal.free(shard, block);
     }
 
-    /// Records that a taken block is now at `addr` with `new_size` bytes; it stays with its program point. Hook-safe.
+    /// Records that a taken block is now at `addr` with `new_size` bytes; it stays with its program point. Without memory
+    /// for the new entry the block is counted as untracked, and as freed. Hook-safe.
     #[inline]
     pub(crate) fn record_realloc(
         &self,
-        _shard: ShardId,
-        _block: LiveBlock,
-        _addr: usize,
-        _new_size: usize,
+        shard: ShardId,
+        block: LiveBlock,
+        addr: usize,
+        new_size: usize,
     ) {
-        todo!()
+        let resized = LiveBlock {
+            size: new_size,
+            ..block
+        };
+        if self.track(shard, addr, resized) {
+            self.journal.realloc(shard, block, new_size);
+        } else {
+            self.journal.free(shard, block);
+        }
     }
 
     /// As [`Recorder::record_free`], for a thread that may hold one of the recorder's locks: a signal handler that
     /// interrupts the hook. Takes no lock. Async-signal-safe.
-    pub(crate) fn defer_free(&self, _block: LiveBlock) {
-        todo!()
+    pub(crate) fn defer_free(&self, block: LiveBlock) {
+        self.journal.defer_free(block);
     }
 
-    /// As [`Recorder::record_realloc`], for a thread that may hold one of the recorder's locks. Async-signal-safe.
-    pub(crate) fn defer_realloc(&self, _block: LiveBlock, _addr: usize, _new_size: usize) {
-        todo!()
+    /// As [`Recorder::record_realloc`], for a thread that may hold one of the recorder's locks. When the event is lost, the
+    /// block stays recorded with its old size. Async-signal-safe but for blocks in the side table.
+    pub(crate) fn defer_realloc(&self, block: LiveBlock, addr: usize, new_size: usize) {
+        let known_size = match self.journal.defer_realloc(block, new_size) {
+            true => new_size,
+            false => block.size,
+        };
+        let resized = LiveBlock {
+            size: known_size,
+            ..block
+        };
+        let inserted = self.live.insert(addr, resized, self.stacks.first());
+        if let Some(over) = inserted.over {
+            self.n_freed_behind.fetch_add(1, Ordering::Relaxed);
+            self.journal.defer_free(over);
+        }
+        if !inserted.is_tracked {
+            self.n_untracked.fetch_add(1, Ordering::Relaxed);
+            self.journal.defer_free(resized);
+        }
     }
 
     /// Records an ad hoc event. Hook-safe.
-    pub(crate) fn record_event(&self, _shard: ShardId, _weight: usize, _pp: PpId) {
-        todo!()
+    pub(crate) fn record_event(&self, shard: ShardId, weight: usize, pp: PpId) {
+        self.journal.ad_hoc(shard, pp, weight);
     }
 }

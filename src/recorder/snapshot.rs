@@ -45,6 +45,8 @@ pub(crate) struct Anomalies {
     pub(crate) n_unattributed: u64,
     /// Blocks that are not tracked, because there was no memory for their entry in the live map.
     pub(crate) n_untracked: u64,
+    /// Frees and reallocations in signal handlers that were not recorded, because too many came at once.
+    pub(crate) n_lost_deferred: u64,
 }
 
 /// One consistent cut through a session.

@@ -1,6 +1,8 @@
 //! The primitives of Linux.
 
-use std::ops::Range;
+use std::fs::Metadata;
+use std::ops::{Deref, DerefMut, Range};
+use std::os::unix::fs::MetadataExt;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
@@ -35,6 +37,45 @@ pub(crate) fn map_words(n_words: usize) -> Option<&'static [AtomicU64]> {
     let words: NonNull<AtomicU64> = bytes.cast();
     // SAFETY: the mapping is page-aligned, holds n_words zeroed atomics and is never unmapped.
     Some(unsafe { std::slice::from_raw_parts(words.as_ptr(), n_words) })
+}
+
+/// Words of its own mapping: a buffer that never touches the global allocator. Starts as zeros; given back when dropped.
+pub(crate) struct MappedWords {
+    addr: NonNull<usize>,
+    n_words: usize,
+}
+
+impl MappedWords {
+    /// Maps `n_words` words. `None` when memory is exhausted or `n_words` is 0.
+    pub(crate) fn new(n_words: usize) -> Option<Self> {
+        let bytes = map_zeroed(n_words.checked_mul(size_of::<usize>())?)?;
+        Some(Self {
+            addr: bytes.cast(),
+            n_words,
+        })
+    }
+}
+
+impl Deref for MappedWords {
+    type Target = [usize];
+    fn deref(&self) -> &[usize] {
+        // SAFETY: the mapping holds n_words initialised words, and `self` owns it.
+        unsafe { std::slice::from_raw_parts(self.addr.as_ptr(), self.n_words) }
+    }
+}
+
+impl DerefMut for MappedWords {
+    fn deref_mut(&mut self) -> &mut [usize] {
+        // SAFETY: as in `deref`, and `&mut self` makes this the only reference.
+        unsafe { std::slice::from_raw_parts_mut(self.addr.as_ptr(), self.n_words) }
+    }
+}
+
+impl Drop for MappedWords {
+    fn drop(&mut self) {
+        // SAFETY: `new` made the mapping with this length, and no reference outlives `self`.
+        unsafe { unmap(self.addr.cast(), self.n_words * size_of::<usize>()) };
+    }
 }
 
 /// Makes all of `words` zero and gives their memory back to the system. They must start on a page boundary, as slices from
@@ -93,6 +134,13 @@ pub(crate) fn monotonic_ns() -> u64 {
         .wrapping_add(now.tv_nsec as u64)
 }
 
+/// Whether the kernel keeps its own time by the processor's time-stamp counter, which it does only while it finds the
+/// counter steady on all processors. Allocates; not hook-safe.
+pub(crate) fn kernel_keeps_time_by_tsc() -> bool {
+    let path = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
+    std::fs::read_to_string(path).is_ok_and(|name| name.trim() == "tsc")
+}
+
 /// Reads words from this process's own memory at `addr`, stopping at the first page that cannot be read instead of
 /// faulting. Returns how many words of `out` were filled; 0 also when the kernel refuses the call.
 pub(crate) fn read_words(addr: usize, out: &mut [usize]) -> usize {
@@ -124,6 +172,48 @@ pub(crate) fn stack_bounds() -> Option<Range<usize>> {
     } else {
         thread_stack_bounds()
     }
+}
+
+/// How long standard error may refuse output before the rest is given up, in milliseconds.
+const STDERR_PATIENCE_MS: libc::c_int = 1_000;
+
+/// Writes to standard error, past the standard library's lock and buffer. Errors end it silently; so does a non-blocking
+/// standard error that takes nothing for a second.
+pub(crate) fn write_stderr(text: &[u8]) {
+    let mut rest = text;
+    while !rest.is_empty() {
+        // SAFETY: the slice is readable for its length.
+        let n_bytes = unsafe { libc::write(libc::STDERR_FILENO, rest.as_ptr().cast(), rest.len()) };
+        match usize::try_from(n_bytes) {
+            Ok(0) => return,
+            Ok(n_bytes) => rest = rest.get(n_bytes..).unwrap_or_default(),
+            Err(_) if !stderr_may_go_on() => return,
+            Err(_) => {}
+        }
+    }
+}
+
+/// Whether a failed write to standard error is worth another try; waits until it can be.
+fn stderr_may_go_on() -> bool {
+    match std::io::Error::last_os_error().raw_os_error() {
+        Some(libc::EINTR) => true,
+        Some(libc::EAGAIN) => {
+            let mut stderr = libc::pollfd {
+                fd: libc::STDERR_FILENO,
+                events: libc::POLLOUT,
+                revents: 0,
+            };
+            // SAFETY: `stderr` is one valid entry.
+            unsafe { libc::poll(&mut stderr, 1, STDERR_PATIENCE_MS) > 0 }
+        }
+        _ => false,
+    }
+}
+
+/// Whether the file `new` may take the place of the file `old` by a rename without anybody losing it: `old` has no other
+/// name, and the same owner and group. Not hook-safe.
+pub(crate) fn may_stand_for(new: &Metadata, old: &Metadata) -> bool {
+    old.nlink() == 1 && (new.uid(), new.gid()) == (old.uid(), old.gid())
 }
 
 /// The largest part of the main stack that is trusted to be stack. The kernel keeps at least this much address space below
