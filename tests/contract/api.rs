@@ -16,9 +16,12 @@ macro_rules! signatures {
             let _: fn() -> dhat::Profiler = dhat::Profiler::new_ad_hoc;
             let _: fn() -> dhat::ProfilerBuilder = dhat::Profiler::builder;
             let _: fn(&mut dhat::Profiler) -> String = dhat::Profiler::drop_and_get_memory_output;
-            let _: fn(dhat::ProfilerBuilder) -> dhat::ProfilerBuilder = dhat::ProfilerBuilder::ad_hoc;
-            let _: fn(dhat::ProfilerBuilder) -> dhat::ProfilerBuilder = dhat::ProfilerBuilder::testing;
-            let _: fn(dhat::ProfilerBuilder) -> dhat::ProfilerBuilder = dhat::ProfilerBuilder::eprint_json;
+            let _: fn(dhat::ProfilerBuilder) -> dhat::ProfilerBuilder =
+                dhat::ProfilerBuilder::ad_hoc;
+            let _: fn(dhat::ProfilerBuilder) -> dhat::ProfilerBuilder =
+                dhat::ProfilerBuilder::testing;
+            let _: fn(dhat::ProfilerBuilder) -> dhat::ProfilerBuilder =
+                dhat::ProfilerBuilder::eprint_json;
             let _: fn(dhat::ProfilerBuilder, Option<usize>) -> dhat::ProfilerBuilder =
                 dhat::ProfilerBuilder::trim_backtraces;
             let _: fn(dhat::ProfilerBuilder) -> dhat::Profiler = dhat::ProfilerBuilder::build;
@@ -78,8 +81,15 @@ macro_rules! signatures {
                  max_blocks: 0, max_bytes: 0 }"
             );
             std::assert_eq!(stats.clone(), stats);
-            let dhat::HeapStats { total_blocks, total_bytes, curr_blocks, curr_bytes, max_blocks, max_bytes, .. } =
-                stats;
+            let dhat::HeapStats {
+                total_blocks,
+                total_bytes,
+                curr_blocks,
+                curr_bytes,
+                max_blocks,
+                max_bytes,
+                ..
+            } = stats;
             let _: [u64; 2] = [total_blocks, total_bytes];
             let _: [usize; 4] = [curr_blocks, curr_bytes, max_blocks, max_bytes];
             drop(profiler);
@@ -97,14 +107,22 @@ macro_rules! signatures {
                 "AdHocStats { total_events: 2, total_units: 18446744073709551615 }"
             );
             std::assert_eq!(stats.clone(), stats);
-            let dhat::AdHocStats { total_events, total_units, .. } = stats;
+            let dhat::AdHocStats {
+                total_events,
+                total_units,
+                ..
+            } = stats;
             let _: [u64; 2] = [total_events, total_units];
             drop(profiler);
         }
 
         #[test]
         fn a_panic_that_is_not_the_expected_one_is_told() {
-            let caught = |f: fn()| std::panic::catch_unwind(f).expect_err("a panic").downcast::<String>();
+            let caught = |f: fn()| {
+                std::panic::catch_unwind(f)
+                    .expect_err("a panic")
+                    .downcast::<String>()
+            };
             let other = caught(|| dhat::assert_is_panic(|| std::panic!("one"), "other"));
             std::assert!(other.unwrap().contains("one"));
             dhat::assert_is_panic(

@@ -76,14 +76,19 @@ fn zeroed_pages_stay_lazy_and_are_counted() {
         assert!(outcome.number("untouched") < size / 8, "{}", outcome.stdout);
         // The measure sees what it is there to see.
         assert!(outcome.number("touched") >= size, "{}", outcome.stdout);
-        assert_eq!(outcome.heap().at("::zeroed").figures.list(), [size, 1, size, 1, size, 1, size, 1]);
+        assert_eq!(
+            outcome.heap().at("::zeroed").figures.list(),
+            [size, 1, size, 1, size, 1, size, 1]
+        );
     });
 }
 
 #[test]
 fn an_allocator_over_another_forwards_and_counts() {
     for profile in ["dev", "release"] {
-        let program = crate::support::build(profile, &["--features", "oracle", "--bin", "over"], &[]).join("over");
+        let program =
+            crate::support::build(profile, &["--features", "oracle", "--bin", "over"], &[])
+                .join("over");
         crate::support::run(std::process::Command::new(program)).succeeded();
     }
 }
@@ -97,7 +102,12 @@ fn each_build(tool: Tool, program: &str, check: fn(&Outcome)) {
 /// Totals, figures at t-gmax and at the end over all program points in a function.
 fn sum(outcome: &Outcome, function: &str) -> [u64; 6] {
     let profile = outcome.heap();
-    let inside = profile.points.iter().filter(|point| point.frames.iter().any(|f| f.function.contains(function)));
-    let [tb, tbk, _, _, gb, gbk, eb, ebk] = inside.fold(Figures::default(), |sum, p| sum + p.figures).list();
+    let inside = profile
+        .points
+        .iter()
+        .filter(|point| point.frames.iter().any(|f| f.function.contains(function)));
+    let [tb, tbk, _, _, gb, gbk, eb, ebk] = inside
+        .fold(Figures::default(), |sum, p| sum + p.figures)
+        .list();
     [tb, tbk, gb, gbk, eb, ebk]
 }

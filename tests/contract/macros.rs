@@ -105,7 +105,10 @@ mod ours {
             dhat::assert!(next() == 3);
         }
         let dir = crate::support::fresh_dir();
-        let _profiler = dhat::Profiler::builder().testing().file_name(dir.join("profile.json")).build();
+        let _profiler = dhat::Profiler::builder()
+            .testing()
+            .file_name(dir.join("profile.json"))
+            .build();
         let failing = std::panic::AssertUnwindSafe(|| dhat::assert_eq!(next(), 0));
         dhat::assert_is_panic(
             failing,

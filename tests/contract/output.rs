@@ -120,30 +120,62 @@ fn fields_in_order(tool: Tool) {
     const HEAD: [&str; 5] = ["dhatFileVersion", "mode", "verb", "bklt", "bkacc"];
     let names = |outcome: &Outcome, file: &str| {
         let profile = outcome.profile(file);
-        profile.fields.iter().map(|(key, _)| key.clone()).collect::<Vec<_>>()
+        profile
+            .fields
+            .iter()
+            .map(|(key, _)| key.clone())
+            .collect::<Vec<_>>()
     };
     let heap = output(tool, &["some", "arguments"]);
     let rest = ["tu", "Mtu", "tuth", "cmd", "pid", "tg", "te", "pps", "ftbl"];
-    assert_eq!(without_modules(names(&heap, "dhat-heap.json"), tool), [&HEAD[..], &rest[..]].concat());
+    assert_eq!(
+        without_modules(names(&heap, "dhat-heap.json"), tool),
+        [&HEAD[..], &rest[..]].concat()
+    );
     let profile = heap.heap();
     assert_eq!(*profile.field("dhatFileVersion"), 2);
     assert_eq!(*profile.field("mode"), "rust-heap");
     assert_eq!(*profile.field("verb"), "Allocated");
-    assert_eq!((profile.field("bklt").as_bool(), profile.field("bkacc").as_bool()), (Some(true), Some(false)));
-    assert_eq!((profile.field("tu").as_str(), profile.field("Mtu").as_str()), (Some("µs"), Some("s")));
+    assert_eq!(
+        (
+            profile.field("bklt").as_bool(),
+            profile.field("bkacc").as_bool()
+        ),
+        (Some(true), Some(false))
+    );
+    assert_eq!(
+        (profile.field("tu").as_str(), profile.field("Mtu").as_str()),
+        (Some("µs"), Some("s"))
+    );
     assert_eq!(*profile.field("tuth"), 10);
-    assert!(profile.field("cmd").as_str().unwrap().ends_with(" output some arguments"));
+    assert!(
+        profile
+            .field("cmd")
+            .as_str()
+            .unwrap()
+            .ends_with(" output some arguments")
+    );
     assert!(profile.field("pid").as_u64().unwrap() > 1);
     assert!(profile.field("te").as_u64() >= profile.field("tg").as_u64());
     assert_eq!(profile.ftbl[0], "[root]");
     assert!(!profile.points.is_empty());
     for point in &profile.points {
-        assert_eq!(point.keys, ["tb", "tbk", "tl", "mb", "mbk", "gb", "gbk", "eb", "ebk", "fs"]);
+        assert_eq!(
+            point.keys,
+            [
+                "tb", "tbk", "tl", "mb", "mbk", "gb", "gbk", "eb", "ebk", "fs"
+            ]
+        );
     }
 
     let ad_hoc = output(tool, &["ad_hoc"]);
-    let rest = ["bu", "bsu", "bksu", "tu", "Mtu", "cmd", "pid", "te", "pps", "ftbl"];
-    assert_eq!(without_modules(names(&ad_hoc, "dhat-ad-hoc.json"), tool), [&HEAD[..], &rest[..]].concat());
+    let rest = [
+        "bu", "bsu", "bksu", "tu", "Mtu", "cmd", "pid", "te", "pps", "ftbl",
+    ];
+    assert_eq!(
+        without_modules(names(&ad_hoc, "dhat-ad-hoc.json"), tool),
+        [&HEAD[..], &rest[..]].concat()
+    );
     let profile = ad_hoc.profile("dhat-ad-hoc.json");
     assert_eq!(*profile.field("mode"), "rust-ad-hoc");
     assert_eq!(profile.field("bklt").as_bool(), Some(false));
@@ -187,23 +219,46 @@ fn a_full_device_is_an_error_line_and_stays_a_device() {
 #[test]
 fn arguments_need_not_be_utf8() {
     let mut command = Command::new(program(Tool::Ours, Build::Release));
-    command.arg("output").arg(OsStr::from_bytes(b"caf\xe9")).arg("after");
+    command
+        .arg("output")
+        .arg(OsStr::from_bytes(b"caf\xe9"))
+        .arg("after");
     let outcome = run(command).succeeded();
     let profile = outcome.heap();
-    assert!(profile.field("cmd").as_str().unwrap().ends_with(" output caf\u{fffd} after"));
+    assert!(
+        profile
+            .field("cmd")
+            .as_str()
+            .unwrap()
+            .ends_with(" output caf\u{fffd} after")
+    );
 }
 
 #[test]
 fn a_stderr_that_takes_nothing_is_no_panic() {
     let outcome = through_shell(Tool::Ours, "2>/dev/full");
-    assert_eq!((outcome.fact("finished"), outcome.heap().sums().tb), ("true", 1256));
+    assert_eq!(
+        (outcome.fact("finished"), outcome.heap().sums().tb),
+        ("true", 1256)
+    );
     // Nobody reads this pipe.
     let dir = fresh_dir();
     let mut command = Command::new(program(Tool::Ours, Build::Release));
-    let mut child = command.arg("output").current_dir(&dir).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut child = command
+        .arg("output")
+        .current_dir(&dir)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
     drop(child.stderr.take());
     let mut stdout = String::new();
-    child.stdout.take().unwrap().read_to_string(&mut stdout).unwrap();
+    child
+        .stdout
+        .take()
+        .unwrap()
+        .read_to_string(&mut stdout)
+        .unwrap();
     assert!(child.wait().unwrap().success());
     assert!(stdout.contains("finished=true"));
     assert!(dir.join("dhat-heap.json").exists());
@@ -215,12 +270,22 @@ fn a_file_in_a_directory_that_takes_no_new_files_is_still_written() {
     let dir = fresh_dir();
     fs::create_dir(dir.join("closed")).unwrap();
     fs::write(dir.join("closed/profile.json"), "old").unwrap();
-    fs::set_permissions(dir.join("closed/profile.json"), fs::Permissions::from_mode(0o666)).unwrap();
+    fs::set_permissions(
+        dir.join("closed/profile.json"),
+        fs::Permissions::from_mode(0o666),
+    )
+    .unwrap();
     fs::set_permissions(dir.join("closed"), fs::Permissions::from_mode(0o555)).unwrap();
     let outcome = output_in(&dir, Tool::Ours, &["file=closed/profile.json"]);
     assert_eq!(said(&outcome), with_summary(saved("closed/profile.json")));
     assert_eq!(outcome.profile("closed/profile.json").sums().tb, 1256);
-    assert_eq!(fs::metadata(dir.join("closed/profile.json")).unwrap().mode() & 0o777, 0o666);
+    assert_eq!(
+        fs::metadata(dir.join("closed/profile.json"))
+            .unwrap()
+            .mode()
+            & 0o777,
+        0o666
+    );
     fs::set_permissions(dir.join("closed"), fs::Permissions::from_mode(0o755)).unwrap();
 }
 
@@ -236,7 +301,10 @@ fn output_in(dir: &Path, tool: Tool, options: &[&str]) -> Outcome {
 
 fn through_shell(tool: Tool, redirection: &str) -> Outcome {
     let mut command = Command::new("sh");
-    command.arg("-c").arg(format!("exec \"$0\" output {redirection}")).arg(program(tool, Build::Release));
+    command
+        .arg("-c")
+        .arg(format!("exec \"$0\" output {redirection}"))
+        .arg(program(tool, Build::Release));
     run(command).succeeded()
 }
 
@@ -246,7 +314,11 @@ fn said(outcome: &Outcome) -> Vec<String> {
 }
 
 fn with_summary(last: String) -> Vec<String> {
-    SUMMARY.iter().map(|line| line.to_string()).chain([last]).collect()
+    SUMMARY
+        .iter()
+        .map(|line| line.to_string())
+        .chain([last])
+        .collect()
 }
 
 fn saved(file: &str) -> String {

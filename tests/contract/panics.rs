@@ -7,7 +7,9 @@ macro_rules! texts {
         /// A profiler whose failed assertion saves the profile where nobody minds.
         fn testing() -> dhat::ProfilerBuilder {
             let dir = fresh_dir();
-            dhat::Profiler::builder().testing().file_name(dir.join("profile.json"))
+            dhat::Profiler::builder()
+                .testing()
+                .file_name(dir.join("profile.json"))
         }
 
         #[test]

@@ -27,7 +27,8 @@ fn a_parser_has_the_same_profile_in_release_with_whole_stacks() {
 #[test]
 fn a_thread_pool_has_the_same_totals() {
     for build in Build::ALL {
-        let [ours, theirs] = [Tool::Ours, Tool::Upstream].map(|tool| scene::<&str>(tool, build, "pool", &[]));
+        let [ours, theirs] =
+            [Tool::Ours, Tool::Upstream].map(|tool| scene::<&str>(tool, build, "pool", &[]));
         assert_eq!(ours.fact("bytes"), theirs.fact("bytes"));
         let totals = |outcome: &Outcome| {
             let sums = outcome.heap().sums();
@@ -43,29 +44,63 @@ fn sources() -> PathBuf {
     let mut cargo = cargo("metadata");
     cargo.args(["--format-version", "1", "--features", "oracle"]);
     let output = cargo.output().expect("cargo starts");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let metadata: serde_json::Value = serde_json::from_slice(&output.stdout).expect("cargo prints JSON");
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let metadata: serde_json::Value =
+        serde_json::from_slice(&output.stdout).expect("cargo prints JSON");
     let packages = metadata["packages"].as_array().expect("a list of packages");
-    let syn = packages.iter().find(|package| package["name"] == "syn").expect("syn is a dependency");
+    let syn = packages
+        .iter()
+        .find(|package| package["name"] == "syn")
+        .expect("syn is a dependency");
     PathBuf::from(syn["manifest_path"].as_str().expect("a path")).with_file_name("src")
 }
 
 fn compare(build: Build, max_frames: usize, source_bytes: usize) {
-    let args = [sources().into_os_string(), max_frames.to_string().into(), source_bytes.to_string().into()];
-    let [ours, theirs] = [Tool::Ours, Tool::Upstream].map(|tool| scene(tool, build, "parser", &args));
+    let args = [
+        sources().into_os_string(),
+        max_frames.to_string().into(),
+        source_bytes.to_string().into(),
+    ];
+    let [ours, theirs] =
+        [Tool::Ours, Tool::Upstream].map(|tool| scene(tool, build, "parser", &args));
     for fact in ["files", "exprs", "bytes", "stats"] {
         assert_eq!(ours.fact(fact), theirs.fact(fact), "{fact}");
     }
     let (ours, theirs) = (ours.heap(), theirs.heap());
     let ([tb, tbk, _, _, gb, gbk, eb, ebk], sums) = (ours.sums().list(), theirs.sums());
-    assert_eq!([tb, tbk, gb, gbk, eb, ebk], [sums.tb, sums.tbk, sums.gb, sums.gbk, sums.eb, sums.ebk]);
-    assert!(tbk > 100_000 && eb > 0 && gb > eb, "the program does what it is there for");
+    assert_eq!(
+        [tb, tbk, gb, gbk, eb, ebk],
+        [sums.tb, sums.tbk, sums.gb, sums.gbk, sums.eb, sums.ebk]
+    );
+    assert!(
+        tbk > 30_000 && eb > 0 && gb > eb,
+        "the program does what it is there for"
+    );
 
     let (ours, theirs) = (groups(&ours), groups(&theirs));
-    let same = |(stack, group): &(&Stack, &Group)| theirs.get(*stack).is_some_and(|other| group.agrees(other));
-    let n_same: u64 = ours.iter().filter(same).map(|(_, group)| group.figures.tbk).sum();
-    let different = || ours.iter().filter(|entry| !same(entry)).take(5).collect::<Vec<_>>();
-    assert!(n_same * 100 >= tbk * 99, "{n_same} of {tbk} blocks agree; of the rest: {:#?}", different());
+    let same = |(stack, group): &(&Stack, &Group)| {
+        theirs.get(*stack).is_some_and(|other| group.agrees(other))
+    };
+    let n_same: u64 = ours
+        .iter()
+        .filter(same)
+        .map(|(_, group)| group.figures.tbk)
+        .sum();
+    let different = || {
+        ours.iter()
+            .filter(|entry| !same(entry))
+            .take(5)
+            .collect::<Vec<_>>()
+    };
+    assert!(
+        n_same * 100 >= tbk * 99,
+        "{n_same} of {tbk} blocks agree; of the rest: {:#?}",
+        different()
+    );
 }
 
 /// Function and location of each frame that is the program's.
@@ -101,19 +136,38 @@ fn groups(profile: &Profile) -> BTreeMap<Stack, Group> {
 
 /// Drops the allocator's frames at the top and the runtime's below the function that built the profiler.
 fn programs_own(point: &Point) -> Stack {
-    let allocators = ["alloc::alloc::", "<alloc::alloc::", "__rust_", "__rustc::", "__rg_", "__rdl_", "<dhat::", "dhat::"];
-    let is_allocators = |frame: &&Frame| allocators.iter().any(|start| frame.function.starts_with(start));
+    let allocators = [
+        "alloc::alloc::",
+        "<alloc::alloc::",
+        "__rust_",
+        "__rustc::",
+        "__rg_",
+        "__rdl_",
+        "<dhat::",
+        "dhat::",
+    ];
+    let is_allocators = |frame: &&Frame| {
+        allocators
+            .iter()
+            .any(|start| frame.function.starts_with(start))
+    };
     let mut stack: Stack = point
         .frames
         .iter()
         .skip_while(is_allocators)
         .map(|frame| {
             // The two programs are one source in crates of two names.
-            let function = frame.function.replace("upstream::", "program::").replace("ours::", "program::");
+            let function = frame
+                .function
+                .replace("upstream::", "program::")
+                .replace("ours::", "program::");
             (function, frame.location.clone())
         })
         .collect();
-    if let Some(builder) = stack.iter().rposition(|(function, _)| function.contains("scenes::parser::run")) {
+    if let Some(builder) = stack
+        .iter()
+        .rposition(|(function, _)| function.contains("scenes::parser::run"))
+    {
         stack.truncate(builder + 1);
     }
     stack

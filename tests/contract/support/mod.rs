@@ -69,8 +69,16 @@ fn target_dir() -> PathBuf {
 /// A cargo command on the programs, free of what the outer build has set: they are stock builds.
 pub(crate) fn cargo(subcommand: &str) -> Command {
     let mut cargo = Command::new(env!("CARGO"));
-    cargo.arg(subcommand).arg("--manifest-path").arg(programs_manifest());
-    for variable in ["RUSTFLAGS", "CARGO_ENCODED_RUSTFLAGS", "CARGO_BUILD_TARGET", "CARGO_TARGET_DIR"] {
+    cargo
+        .arg(subcommand)
+        .arg("--manifest-path")
+        .arg(programs_manifest());
+    for variable in [
+        "RUSTFLAGS",
+        "CARGO_ENCODED_RUSTFLAGS",
+        "CARGO_BUILD_TARGET",
+        "CARGO_TARGET_DIR",
+    ] {
         cargo.env_remove(variable);
     }
     cargo
@@ -85,13 +93,18 @@ pub(crate) fn build(profile: &str, args: &[&str], rustc_args: &[&str]) -> PathBu
         cargo.arg("--").args(rustc_args);
     }
     let output = cargo.output().expect("cargo starts");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     let dir = if profile == "dev" { "debug" } else { profile };
     target_dir().join(dir)
 }
 
 fn built_once(slot: &OnceLock<PathBuf>, profile: &str, bin: &str) -> PathBuf {
-    slot.get_or_init(|| build(profile, &["--features", "oracle", "--bin", bin], &[]).join(bin)).clone()
+    slot.get_or_init(|| build(profile, &["--features", "oracle", "--bin", bin], &[]).join(bin))
+        .clone()
 }
 
 /// The program that runs scenes.
@@ -110,7 +123,11 @@ pub(crate) fn program(tool: Tool, build: Build) -> PathBuf {
 /// An empty directory that no other test uses.
 pub(crate) fn fresh_dir() -> PathBuf {
     static N_DIRS: AtomicUsize = AtomicUsize::new(0);
-    let name = format!("run-{}-{}", std::process::id(), N_DIRS.fetch_add(1, Ordering::Relaxed));
+    let name = format!(
+        "run-{}-{}",
+        std::process::id(),
+        N_DIRS.fetch_add(1, Ordering::Relaxed)
+    );
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     std::fs::create_dir_all(&dir).expect("the temporary directory is writable");
     dir
@@ -130,7 +147,10 @@ pub(crate) fn run(command: Command) -> Outcome {
 
 /// Runs a command in a directory.
 pub(crate) fn run_in(dir: PathBuf, mut command: Command) -> Outcome {
-    command.current_dir(&dir).stdin(Stdio::null()).env_remove("RUST_BACKTRACE");
+    command
+        .current_dir(&dir)
+        .stdin(Stdio::null())
+        .env_remove("RUST_BACKTRACE");
     let output = command.output().expect("the program starts");
     Outcome {
         status: output.status,
@@ -151,7 +171,12 @@ pub(crate) struct Outcome {
 
 impl Outcome {
     pub(crate) fn succeeded(self) -> Outcome {
-        assert_eq!((self.status.code(), self.status.signal()), (Some(0), None), "{}", self.stderr);
+        assert_eq!(
+            (self.status.code(), self.status.signal()),
+            (Some(0), None),
+            "{}",
+            self.stderr
+        );
         self
     }
 
@@ -169,7 +194,8 @@ impl Outcome {
     }
 
     pub(crate) fn text(&self, file: &str) -> String {
-        std::fs::read_to_string(self.dir.join(file)).unwrap_or_else(|e| panic!("{file}: {e}; {}", self.stderr))
+        std::fs::read_to_string(self.dir.join(file))
+            .unwrap_or_else(|e| panic!("{file}: {e}; {}", self.stderr))
     }
 
     pub(crate) fn profile(&self, file: &str) -> Profile {
@@ -184,8 +210,15 @@ impl Outcome {
     /// The names of the files in the program's directory, sorted.
     pub(crate) fn files(&self) -> Vec<String> {
         let entries = std::fs::read_dir(&self.dir).expect("the directory is still there");
-        let mut names: Vec<String> =
-            entries.map(|entry| entry.expect("a readable entry").file_name().into_string().expect("UTF-8")).collect();
+        let mut names: Vec<String> = entries
+            .map(|entry| {
+                entry
+                    .expect("a readable entry")
+                    .file_name()
+                    .into_string()
+                    .expect("UTF-8")
+            })
+            .collect();
         names.sort();
         names
     }
@@ -199,7 +232,16 @@ impl Drop for Outcome {
 }
 
 /// How `HeapStats` with these figures prints.
-pub(crate) fn heap_stats([total_blocks, total_bytes, curr_blocks, curr_bytes, max_blocks, max_bytes]: [u64; 6]) -> String {
+pub(crate) fn heap_stats(
+    [
+        total_blocks,
+        total_bytes,
+        curr_blocks,
+        curr_bytes,
+        max_blocks,
+        max_bytes,
+    ]: [u64; 6],
+) -> String {
     format!(
         "HeapStats {{ total_blocks: {total_blocks}, total_bytes: {total_bytes}, curr_blocks: {curr_blocks}, \
          curr_bytes: {curr_bytes}, max_blocks: {max_blocks}, max_bytes: {max_bytes} }}"

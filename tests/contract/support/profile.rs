@@ -57,7 +57,11 @@ impl Frame {
             numbers.next()?.parse::<u32>().ok()?;
             numbers.next()?.parse::<u32>().ok()?;
             numbers.next()?;
-            Some(Frame { ip, function: function.to_owned(), location: location.to_owned() })
+            Some(Frame {
+                ip,
+                function: function.to_owned(),
+                location: location.to_owned(),
+            })
         };
         parts().unwrap_or_else(|| panic!("not a frame: {text}"))
     }
@@ -79,7 +83,9 @@ pub(crate) struct Figures {
 impl Figures {
     /// In the order of the file: totals, point's peak, at t-gmax, at the end; bytes before blocks.
     pub(crate) fn list(&self) -> [u64; 8] {
-        [self.tb, self.tbk, self.mb, self.mbk, self.gb, self.gbk, self.eb, self.ebk]
+        [
+            self.tb, self.tbk, self.mb, self.mbk, self.gb, self.gbk, self.eb, self.ebk,
+        ]
     }
 }
 
@@ -107,9 +113,14 @@ impl Profile {
     pub(crate) fn parse(text: &str) -> Profile {
         let Fields(fields) = serde_json::from_str(text).expect("a profile is one JSON object");
         // Once more, for the order of the keys inside.
-        let Lists { pps, ftbl } = serde_json::from_str(text).expect("pps are objects, ftbl is strings");
+        let Lists { pps, ftbl } =
+            serde_json::from_str(text).expect("pps are objects, ftbl is strings");
         let points = pps.into_iter().map(|Fields(pp)| point(pp, &ftbl)).collect();
-        Profile { fields, points, ftbl }
+        Profile {
+            fields,
+            points,
+            ftbl,
+        }
     }
 
     pub(crate) fn field(&self, key: &str) -> &Value {
@@ -129,10 +140,18 @@ impl Profile {
     }
 
     fn only(&self, what: &str, matches: impl Fn(&Frame) -> bool) -> &Point {
-        let found: Vec<&Point> = self.points.iter().filter(|point| point.frames.iter().any(&matches)).collect();
+        let found: Vec<&Point> = self
+            .points
+            .iter()
+            .filter(|point| point.frames.iter().any(&matches))
+            .collect();
         match found[..] {
             [point] => point,
-            _ => panic!("{} program points with {what}: {found:#?}\nof\n{:#?}", found.len(), self.ftbl),
+            _ => panic!(
+                "{} program points with {what}: {found:#?}\nof\n{:#?}",
+                found.len(),
+                self.ftbl
+            ),
         }
     }
 
@@ -143,7 +162,9 @@ impl Profile {
 
     /// The sum over all program points; the peaks of single points make no sense in it.
     pub(crate) fn sums(&self) -> Figures {
-        self.points.iter().fold(Figures::default(), |sum, point| sum + point.figures)
+        self.points
+            .iter()
+            .fold(Figures::default(), |sum, point| sum + point.figures)
     }
 }
 
@@ -166,10 +187,18 @@ impl std::ops::Add for Figures {
 
 fn point(fields: Vec<(String, Value)>, ftbl: &[String]) -> Point {
     let number = |key: &str| {
-        let value = fields.iter().find(|(name, _)| name == key).map(|(_, value)| value);
-        value.map_or(0, |value| value.as_u64().unwrap_or_else(|| panic!("{key} is {value}")))
+        let value = fields
+            .iter()
+            .find(|(name, _)| name == key)
+            .map(|(_, value)| value);
+        value.map_or(0, |value| {
+            value.as_u64().unwrap_or_else(|| panic!("{key} is {value}"))
+        })
     };
-    let (_, frames) = fields.iter().find(|(name, _)| name == "fs").expect("a point has frames");
+    let (_, frames) = fields
+        .iter()
+        .find(|(name, _)| name == "fs")
+        .expect("a point has frames");
     let frames = frames.as_array().expect("fs is a list").iter().map(|idx| {
         let idx = idx.as_u64().expect("an index") as usize;
         assert_ne!(idx, 0, "[root] is no frame");

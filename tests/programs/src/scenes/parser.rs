@@ -52,7 +52,7 @@ fn document(depth: usize) -> Value {
 }
 
 fn round_trips(rounds: usize) -> usize {
-    let document = document(6);
+    let document = document(5);
     let mut bytes = 0;
     for _ in 0..rounds {
         let text = serde_json::to_string(&document).expect("a document is printable");
@@ -109,7 +109,7 @@ pub fn pool() {
     let queue = Arc::new(Mutex::new(queue));
     let start = Arc::new(std::sync::Barrier::new(5));
     let end = Arc::new(std::sync::Barrier::new(5));
-    (0..32).for_each(|_| jobs.send(2).unwrap());
+    (0..16).for_each(|_| jobs.send(2).unwrap());
     drop(jobs);
     let workers: Vec<_> = (0..4)
         .map(|_| {
