@@ -173,13 +173,11 @@ fn programs_own(point: &Point, lineless: &BTreeSet<&str>) -> Stack {
                 .function
                 .replace("upstream::", "program::")
                 .replace("ours::", "program::");
-            let has_lines = !lineless.contains(frame.function.as_str());
-            (
-                function,
-                has_lines
-                    .then(|| frame.location.clone())
-                    .unwrap_or_default(),
-            )
+            let location = match lineless.contains(frame.function.as_str()) {
+                true => String::new(),
+                false => frame.location.clone(),
+            };
+            (function, location)
         })
         .collect();
     if let Some(builder) = stack

@@ -93,10 +93,7 @@ fn named(outcome: &Outcome) {
     let line = outcome.number("two_sites");
     for (line, size) in [(line, 1111), (line + 1, 2222)] {
         let point = profile.at_line(SOURCE, line);
-        assert_eq!(
-            point.figures.list(),
-            [size, 1, size, 1, 0, 0, 0, 0].map(|n| n)
-        );
+        assert_eq!(point.figures.list(), [size, 1, size, 1, 0, 0, 0, 0]);
     }
     let expected = [
         "back_in_rust",

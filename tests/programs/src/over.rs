@@ -122,7 +122,10 @@ fn forwarding() {
     let stats = dhat::HeapStats::get();
     drop(zeroed);
     drop(profiler);
-    assert_eq!(std::array::from_fn(|idx| after[idx] - before[idx]), [1, 1, 1, 1]);
+    assert_eq!(
+        std::array::from_fn(|idx| after[idx] - before[idx]),
+        [1, 1, 1, 1]
+    );
     assert_eq!((stats.total_blocks, stats.total_bytes), (3, 1300));
     assert_eq!((stats.curr_blocks, stats.curr_bytes), (1, 1000));
     assert_eq!((stats.max_blocks, stats.max_bytes), (2, 1200));

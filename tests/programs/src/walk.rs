@@ -58,7 +58,9 @@ fn deep(levels: u32) -> Vec<u8> {
 /// Allocates in all places, profiled to the default file.
 pub fn main() {
     let through_c = load(&std::env::args().nth(1).expect("the library's path"));
-    let profiler = dhat::Profiler::builder().trim_backtraces(Some(usize::MAX)).build();
+    let profiler = dhat::Profiler::builder()
+        .trim_backtraces(Some(usize::MAX))
+        .build();
     drop(two_sites());
     into_c(through_c);
     drop(deep(300));

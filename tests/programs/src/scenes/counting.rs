@@ -116,7 +116,9 @@ fn equal_point_peaks() {
         for (slot, size) in held.iter_mut().zip(round) {
             *slot = size.map(|size| first(size, 1));
         }
-        held.iter_mut().filter_map(Option::take).for_each(Block::free);
+        held.iter_mut()
+            .filter_map(Option::take)
+            .for_each(Block::free);
     }
     drop(profiler);
 }
@@ -181,9 +183,9 @@ fn lifetime() {
 fn layouts() {
     let profiler = heap();
     let mut wide = first(1, 4096);
-    let aligned = wide.ptr as usize % 4096 == 0;
+    let aligned = wide.ptr as usize & 4095 == 0;
     assert!(resized(&mut wide, 5000));
-    let still_aligned = wide.ptr as usize % 4096 == 0;
+    let still_aligned = wide.ptr as usize & 4095 == 0;
     let empty = [second(0, 1), second(0, 64)];
     let live = dhat::HeapStats::get();
     wide.free();

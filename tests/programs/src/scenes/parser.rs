@@ -98,7 +98,10 @@ pub fn run(args: &[OsString]) {
     let bytes = round_trips(3);
     let stats = dhat::HeapStats::get();
     drop(profiler);
-    println!("stats={stats:?}\nfiles={}\nexprs={exprs}\nbytes={bytes}", texts.len());
+    println!(
+        "stats={stats:?}\nfiles={}\nexprs={exprs}\nbytes={bytes}",
+        texts.len()
+    );
     black_box(kept);
 }
 
@@ -134,6 +137,9 @@ pub fn pool() {
     end.wait();
     let stats = dhat::HeapStats::get();
     drop(profiler);
-    let bytes: usize = workers.into_iter().map(|worker| worker.join().unwrap()).sum();
+    let bytes: usize = workers
+        .into_iter()
+        .map(|worker| worker.join().unwrap())
+        .sum();
     println!("stats={stats:?}\nbytes={bytes}");
 }
