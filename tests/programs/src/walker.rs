@@ -1,0 +1,7 @@
+//! The walker's places, built as the profile says.
+
+mod walk;
+
+fn main() {
+    walk::main();
+}
