@@ -15,7 +15,7 @@ use super::ledger::{Ledger, OpenLedger};
 use super::live::{pack, unpack};
 use super::merge::Runs;
 use super::pending::Pending;
-use super::shard::{BUFFER_WORDS, Buffer, KIND_BITS, Shard, Stopped};
+use super::shard::{Buffer, KIND_BITS, Shard, Stopped};
 use super::words::Slot;
 use super::{LiveBlock, Merged, PpId, ShardId};
 use crate::sys;
@@ -418,7 +418,7 @@ mod tests {
     #[test]
     fn no_event_is_lost_when_buffers_fill() {
         let journal = journal(0);
-        let n_events = 3 * BUFFER_WORDS;
+        let n_events = 3 * super::super::shard::BUFFER_WORDS;
         for _ in 0..n_events {
             journal.alloc(ShardId(3), block(1));
             journal.realloc(ShardId(3), block(1), 2);

@@ -89,10 +89,6 @@ impl Frames {
         self.spill
     }
 
-    pub(super) fn len(&self) -> usize {
-        self.len
-    }
-
     /// Where the first `max` frames go, as far as there is room now: the frames so far and what follows them.
     fn room(&mut self, max: usize) -> &mut [usize] {
         let room = match &mut self.spill {
@@ -522,7 +518,7 @@ mod tests {
             usize::MAX,
         );
         std::assert_eq!(stop, Stop::BadStack);
-        std::assert!(frames.len() <= 2000);
+        std::assert!(frames.len <= 2000);
     }
 
     #[test]
