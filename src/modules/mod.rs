@@ -2,8 +2,14 @@
 
 #![deny(unsafe_code)]
 
+#[allow(unsafe_code)]
+mod elf;
+mod table;
+
 use std::ops::Range;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use table::Lasting;
 
 /// One file that was mapped for execution when an address in it was first seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,18 +51,151 @@ impl ModuleMap {
         &self.modules
     }
 
-    /// Finds the module that contained `avma` in `generation`; `None` when no module did.
-    pub(crate) fn locate(&self, _avma: usize, _generation: u32) -> Option<ModuleAddress> {
-        todo!()
+    /// Finds the module that contained `avma` in `generation`; `None` when no module did, or when it cannot be told which
+    /// of several did.
+    pub(crate) fn locate(&self, avma: usize, generation: u32) -> Option<ModuleAddress> {
+        let mut found: Option<(usize, &Module)> = None;
+        for (module_idx, module) in self.modules.iter().enumerate() {
+            let (first, last) = module.generations;
+            if !module.range.contains(&avma) || !(first..=last).contains(&generation) {
+                continue;
+            }
+            match found {
+                Some((_, other)) if !module.is_same_file(other) => return None,
+                _ => found = Some((module_idx, module)),
+            }
+        }
+        found.map(|(module_idx, module)| ModuleAddress {
+            module_idx,
+            svma: avma.wrapping_sub(module.bias) as u64,
+        })
     }
+}
+
+impl Module {
+    /// Whether addresses mean the same in both.
+    fn is_same_file(&self, other: &Self) -> bool {
+        self.path == other.path && self.build_id == other.build_id && self.bias == other.bias
+    }
+}
+
+/// Why an address is looked up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Scope {
+    /// A frame of a living stack executes there, so that its module cannot be unloaded meanwhile.
+    OnStack,
+    /// It may be no code address at all: only modules that are never unloaded are looked into.
+    Guessed,
+}
+
+/// What a module says about unwinding: bytes of its image in memory.
+#[derive(Clone, Copy)]
+pub(crate) struct UnwindTables<'a> {
+    /// `.eh_frame_hdr`.
+    pub(crate) header: &'a [u8],
+    pub(crate) header_avma: usize,
+    /// The readable segment that contains it, and `.eh_frame` with it.
+    pub(crate) segment: &'a [u8],
+    pub(crate) segment_avma: usize,
+}
+
+/// The answer of [`with_unwind_tables`] for an address inside a module.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct InModule<R> {
+    /// Whether the module is in the table of seen modules now.
+    pub(crate) is_recorded: bool,
+    /// What was read from the tables, if the module has any.
+    pub(crate) tables: Option<R>,
+}
+
+static GENERATION: AtomicU32 = AtomicU32::new(0);
+/// The loader's unload counter plus one, as seen last; 0 before the first look.
+static LAST_UNLOADED: AtomicU64 = AtomicU64::new(0);
+
+/// Resolves what the loader offers and notes the modules that are never unloaded. Not hook-safe.
+pub(crate) fn prepare() {
+    elf::prepare();
+    let executable = elf::program_headers();
+    let this_crate = Some(prepare as fn() as usize);
+    let functions = [
+        executable,
+        this_crate,
+        elf::c_library_function(),
+        elf::loader_function(),
+        Some(elf::vdso_start()),
+    ];
+    for function in functions.into_iter().flatten() {
+        elf::with_image_locked(function, |image| {
+            table::note(image, generation(), Lasting::Pinned)
+        });
+    }
+    notice_unloading();
 }
 
 /// The current module generation: a number that grows when a library has been unloaded. Starts at 0. Hook-safe.
 pub(crate) fn generation() -> u32 {
-    todo!()
+    // Relaxed: whoever reads a number that is about to change reads it for a stack that is older than the change.
+    GENERATION.load(Ordering::Relaxed)
+}
+
+/// Starts a new generation if the loader has unloaded anything since the last call; tells whether it did. Takes the
+/// loader's lock; never to be called with a lock of ours held. Hook-safe.
+pub(crate) fn notice_unloading() -> bool {
+    let Some(n_unloaded) = elf::n_unloaded() else {
+        return false;
+    };
+    let now = n_unloaded.wrapping_add(1);
+    // Relaxed: of several threads that see the change, the swap picks one to start the generation.
+    let last = LAST_UNLOADED.swap(now, Ordering::Relaxed);
+    let is_new = last != 0 && last != now;
+    if is_new {
+        GENERATION.fetch_add(1, Ordering::Relaxed);
+    }
+    is_new
+}
+
+/// Notes the module of `avma` and gives its unwind tables to `read`. `None` when `avma` is in no module that may be looked
+/// into. Hook-safe.
+pub(crate) fn with_unwind_tables<R>(
+    avma: usize,
+    scope: Scope,
+    read: impl FnOnce(&UnwindTables<'_>) -> R,
+) -> Option<InModule<R>> {
+    if scope == Scope::Guessed && !table::is_pinned(avma) {
+        return None;
+    }
+    elf::with_image(avma, |image| InModule {
+        is_recorded: table::note(image, generation(), Lasting::Unloadable),
+        tables: unwind_tables(image).map(|tables| read(&tables)),
+    })
+}
+
+/// Whether `avma` lies in a module that is never unloaded. Hook-safe.
+pub(crate) fn is_pinned_code(avma: usize) -> bool {
+    table::is_pinned(avma)
+}
+
+/// Notes the module that contains `avma` now, for addresses that no table led to. Report path only, with no lock held.
+pub(crate) fn note(avma: usize) {
+    elf::with_image_locked(avma, |image| {
+        table::note(image, generation(), Lasting::Unloadable)
+    });
 }
 
 /// All modules that addresses were seen in so far. Report path only.
 pub(crate) fn seen() -> ModuleMap {
-    todo!()
+    ModuleMap {
+        modules: table::modules(generation()),
+    }
+}
+
+fn unwind_tables<'a>(image: &elf::Image<'a>) -> Option<UnwindTables<'a>> {
+    let header = image.unwind_header()?;
+    let segment = image.segment_of(&header)?;
+    Some(UnwindTables {
+        header: image.bytes(header.clone())?,
+        header_avma: header.start,
+        segment: image.bytes(segment.clone())?,
+        segment_avma: segment.start,
+    })
 }

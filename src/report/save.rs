@@ -1,5 +1,6 @@
 //! Puts a report where the user wants it, without ever leaving half of one in place of a whole older one.
 
+use crate::sys;
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, ErrorKind, Write};
@@ -13,7 +14,8 @@ const N_NAMES: u32 = 100;
 /// Writes what `content` writes to the file `path`.
 ///
 /// A new or regular target is replaced by a rename as soon as everything is written. Everything else (a device, a FIFO, a
-/// file that cannot be renamed onto, a file in a directory without write permission) is written directly.
+/// file with other names or another owner, one that cannot be renamed onto, a directory without write permission) is
+/// written directly.
 ///
 /// # Errors
 /// Those of the file system. A regular target then has its old content, unless it had to be written directly.
@@ -75,14 +77,14 @@ fn replace(
     target: &Path,
     content: &dyn Fn(&mut dyn Write) -> io::Result<()>,
 ) -> Result<(), Failure> {
-    let permissions = match OpenOptions::new().write(true).open(target) {
+    let old = match OpenOptions::new().write(true).open(target) {
         // A target that may not be written must not be replaced either.
-        Ok(file) => Some(file.metadata().map_err(|_| Failure::Place)?.permissions()),
+        Ok(file) => Some(file.metadata().map_err(|_| Failure::Place)?),
         Err(error) if error.kind() == ErrorKind::NotFound => None,
         Err(error) => return Err(Failure::Content(error)),
     };
     let (mut file, temporary) = create_beside(target).ok_or(Failure::Place)?;
-    let result = fill(&mut file, permissions, content);
+    let result = fill(&mut file, old, content);
     drop(file);
     let result = result.and_then(|()| fs::rename(&temporary, target).map_err(|_| Failure::Place));
     if result.is_err() {
@@ -94,11 +96,15 @@ fn replace(
 
 fn fill(
     file: &mut File,
-    permissions: Option<fs::Permissions>,
+    old: Option<fs::Metadata>,
     content: &dyn Fn(&mut dyn Write) -> io::Result<()>,
 ) -> Result<(), Failure> {
-    if let Some(permissions) = permissions {
-        file.set_permissions(permissions)
+    if let Some(old) = old {
+        let new = file.metadata().map_err(|_| Failure::Place)?;
+        if !sys::may_stand_for(&new, &old) {
+            return Err(Failure::Place);
+        }
+        file.set_permissions(old.permissions())
             .map_err(|_| Failure::Place)?;
     }
     let n_written = write_all(file, content).map_err(Failure::Content)?;
@@ -161,7 +167,7 @@ fn write_all(
     Ok(counting.n_bytes)
 }
 
-#[cfg(test)]
+#[cfg(all(test, unix))]
 mod tests {
     use super::*;
     use std::io::Read;
@@ -222,6 +228,29 @@ mod tests {
         std::assert_eq!(fs::read(&path).unwrap(), b"new");
         std::assert_eq!(new.permissions().mode() & 0o777, 0o640);
         std::assert_ne!(new.ino(), old.ino());
+    }
+
+    #[test]
+    fn file_with_two_names_keeps_both() {
+        let scratch = Scratch::new("two-names");
+        fs::write(scratch.path("one.json"), "a longer old content").unwrap();
+        fs::hard_link(scratch.path("one.json"), scratch.path("other.json")).unwrap();
+        save_text(&scratch.path("one.json"), "new").unwrap();
+        std::assert_eq!(fs::read(scratch.path("other.json")).unwrap(), b"new");
+        std::assert_eq!(scratch.names(), ["one.json", "other.json"]);
+    }
+
+    #[test]
+    fn file_of_another_owner_keeps_it() {
+        let scratch = Scratch::new("owner");
+        let path = scratch.path("out.json");
+        fs::write(&path, "old").unwrap();
+        // Only root can give files away, and so replace those of others.
+        if std::os::unix::fs::chown(&path, Some(12_345), Some(12_345)).is_ok() {
+            save_text(&path, "new").unwrap();
+            std::assert_eq!(fs::metadata(&path).unwrap().uid(), 12_345);
+            std::assert_eq!(fs::read(&path).unwrap(), b"new");
+        }
     }
 
     #[test]

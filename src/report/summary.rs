@@ -118,8 +118,8 @@ impl Notes {
                 .filter(|(count, _)| *count > 0)
                 .map(|(count, reason)| format!("{reason} ({})", thousands(*count)))
                 .collect();
-            let stacks = count_of(n_short, "stack was", "stacks were");
-            *text += &format!("dhat: {stacks} cut short by {}\n", parts.join(", "));
+            let captures = count_of(n_short, "capture was", "captures were");
+            *text += &format!("dhat: {captures} cut short by {}\n", parts.join(", "));
         }
     }
 
@@ -128,6 +128,7 @@ impl Notes {
             n_freed_behind,
             n_unattributed,
             n_untracked,
+            n_lost_deferred,
         } = self.anomalies;
         if n_freed_behind > 0 {
             let blocks = count_of(n_freed_behind, "block was", "blocks were");
@@ -143,6 +144,10 @@ impl Notes {
         if n_untracked > 0 {
             let blocks = count_of(n_untracked, "block was", "blocks were");
             *text += &format!("dhat: {blocks} not recorded for lack of memory\n");
+        }
+        if n_lost_deferred > 0 {
+            let events = count_of(n_lost_deferred, "free was", "frees were");
+            *text += &format!("dhat: {events} lost: signal handlers made too many while recording was interrupted\n");
         }
     }
 }
@@ -236,6 +241,7 @@ mod tests {
                 n_freed_behind: 1,
                 n_unattributed: 5,
                 n_untracked: 6_000,
+                n_lost_deferred: 2,
             },
             n_folded: 7,
         };
@@ -246,10 +252,11 @@ mod tests {
             "static ALLOC: dhat::Alloc = dhat::Alloc;\n",
             "dhat: 1,201 of 3,400 frames have no symbol; 1,200 of these show their module and offset\n",
             "dhat:     [profile.release]\ndhat:     debug = 1\n",
-            "dhat: 1,002 stacks were cut short by no unwind information (1,000), an unreadable or inconsistent stack (2)\n",
+            "dhat: 1,002 captures were cut short by no unwind information (1,000), an unreadable or inconsistent stack (2)\n",
             "dhat: 1 block was freed behind the allocator's back",
             "dhat: 5 blocks have no stack",
             "dhat: 6,000 blocks were not recorded",
+            "dhat: 2 frees were lost",
             "dhat: 7 program points differed",
         ] {
             std::assert!(text.contains(part), "{part} not in {text}");

@@ -2,7 +2,14 @@
 
 #![deny(unsafe_code)]
 
+#[cfg(feature = "symbolize")]
+mod resolver;
+#[cfg(not(feature = "symbolize"))]
+#[path = "unnamed.rs"]
+mod resolver;
+
 use crate::modules::{ModuleAddress, ModuleMap};
+use resolver::Resolver;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -47,6 +54,61 @@ pub(crate) struct Symbols {
 
 /// Resolves return addresses. Every address gets an entry. Opens one module at a time and keeps none open. Never fails as a
 /// whole: what cannot be read leaves its addresses without frames.
-pub(crate) fn symbolize(_addresses: &[CodeAddress], _modules: &ModuleMap) -> Symbols {
-    todo!()
+pub(crate) fn symbolize(addresses: &[CodeAddress], modules: &ModuleMap) -> Symbols {
+    let mut symbols = Symbols::default();
+    let mut by_module: Vec<Vec<(u64, CodeAddress)>> = vec![Vec::new(); modules.modules().len()];
+    for &address in addresses {
+        if symbols.by_address.contains_key(&address) {
+            continue;
+        }
+        let call = locate_call(address, modules);
+        if let Some(call) = call {
+            by_module[call.module_idx].push((call.svma, address));
+        }
+        let resolved = Resolved {
+            module: call.map(|call| ModuleAddress {
+                svma: call.svma.wrapping_add(1),
+                ..call
+            }),
+            frames: Vec::new(),
+        };
+        symbols.by_address.insert(address, resolved);
+    }
+
+    let mut resolver = Resolver::new();
+    for (module, mut calls) in modules.modules().iter().zip(by_module) {
+        if !module.has_file || (calls.is_empty() && !module.is_executable) {
+            continue;
+        }
+        calls.sort_unstable();
+        let mut probes: Vec<u64> = calls.iter().map(|&(svma, _)| svma).collect();
+        probes.dedup();
+        let named = resolver.resolve(module, &probes);
+        symbols.executable_has_debug_info |= module.is_executable && named.has_debug_info;
+        for (svma, address) in calls {
+            let frames = probes
+                .binary_search(&svma)
+                .ok()
+                .and_then(|probe_idx| named.frames.get(probe_idx));
+            if let (Some(frames), Some(resolved)) = (frames, symbols.by_address.get_mut(&address)) {
+                resolved.frames.clone_from(frames);
+            }
+        }
+    }
+    symbols
+}
+
+/// Locates the last byte of the call that a return address follows: the return address of a call that never returns may
+/// lie past the end of its function, of its module even.
+fn locate_call(address: CodeAddress, modules: &ModuleMap) -> Option<ModuleAddress> {
+    modules.locate(address.avma.checked_sub(1)?, address.generation)
+}
+
+/// What a resolver knows of one module's addresses.
+#[derive(Debug, Default)]
+struct ModuleNames {
+    /// One list for each address asked for, in that order; innermost first. Empty or shorter when nothing is known.
+    frames: Vec<Vec<SourceFrame>>,
+    /// Whether the module's file, or a separate one of the same image, has DWARF.
+    has_debug_info: bool,
 }

@@ -1,6 +1,8 @@
 //! The primitives of Linux.
 
-use std::ops::Range;
+use std::fs::Metadata;
+use std::ops::{Deref, DerefMut, Range};
+use std::os::unix::fs::MetadataExt;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
@@ -35,6 +37,45 @@ pub(crate) fn map_words(n_words: usize) -> Option<&'static [AtomicU64]> {
     let words: NonNull<AtomicU64> = bytes.cast();
     // SAFETY: the mapping is page-aligned, holds n_words zeroed atomics and is never unmapped.
     Some(unsafe { std::slice::from_raw_parts(words.as_ptr(), n_words) })
+}
+
+/// Words of its own mapping: a buffer that never touches the global allocator. Starts as zeros; given back when dropped.
+pub(crate) struct MappedWords {
+    addr: NonNull<usize>,
+    n_words: usize,
+}
+
+impl MappedWords {
+    /// Maps `n_words` words. `None` when memory is exhausted or `n_words` is 0.
+    pub(crate) fn new(n_words: usize) -> Option<Self> {
+        let bytes = map_zeroed(n_words.checked_mul(size_of::<usize>())?)?;
+        Some(Self {
+            addr: bytes.cast(),
+            n_words,
+        })
+    }
+}
+
+impl Deref for MappedWords {
+    type Target = [usize];
+    fn deref(&self) -> &[usize] {
+        // SAFETY: the mapping holds n_words initialised words, and `self` owns it.
+        unsafe { std::slice::from_raw_parts(self.addr.as_ptr(), self.n_words) }
+    }
+}
+
+impl DerefMut for MappedWords {
+    fn deref_mut(&mut self) -> &mut [usize] {
+        // SAFETY: as in `deref`, and `&mut self` makes this the only reference.
+        unsafe { std::slice::from_raw_parts_mut(self.addr.as_ptr(), self.n_words) }
+    }
+}
+
+impl Drop for MappedWords {
+    fn drop(&mut self) {
+        // SAFETY: `new` made the mapping with this length, and no reference outlives `self`.
+        unsafe { unmap(self.addr.cast(), self.n_words * size_of::<usize>()) };
+    }
 }
 
 /// Makes all of `words` zero and gives their memory back to the system. They must start on a page boundary, as slices from
@@ -167,6 +208,12 @@ fn stderr_may_go_on() -> bool {
         }
         _ => false,
     }
+}
+
+/// Whether the file `new` may take the place of the file `old` by a rename without anybody losing it: `old` has no other
+/// name, and the same owner and group. Not hook-safe.
+pub(crate) fn may_stand_for(new: &Metadata, old: &Metadata) -> bool {
+    old.nlink() == 1 && (new.uid(), new.gid()) == (old.uid(), old.gid())
 }
 
 /// The largest part of the main stack that is trusted to be stack. The kernel keeps at least this much address space below

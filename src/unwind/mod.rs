@@ -4,8 +4,27 @@
 
 #[allow(unsafe_code)]
 pub(crate) mod arch;
+mod cfi;
+mod frame_pointer;
+mod memo;
+mod memory;
+mod rule;
+mod rule_cache;
+#[allow(unsafe_code)]
+mod stack;
+mod walk;
 
 pub(crate) use arch::Registers;
+
+use crate::modules;
+use crate::sys::MappedWords;
+use memo::{Key, Memo};
+use memory::{AnyMemory, OwnMemory};
+use stack::{LiveStack, OwnBounds};
+use std::cell::{Cell, RefCell};
+use std::mem::ManuallyDrop;
+use std::sync::atomic::{AtomicU64, Ordering};
+use walk::{Cursor, Frames, Stop};
 
 /// How many frames of a stack are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,54 +56,217 @@ pub(crate) struct WalkCounts {
     pub(crate) n_bad_stack: u64,
 }
 
+static N_NO_RULE: AtomicU64 = AtomicU64::new(0);
+static N_UNSUPPORTED_RULE: AtomicU64 = AtomicU64::new(0);
+static N_BAD_STACK: AtomicU64 = AtomicU64::new(0);
+
 /// One thread's walker: its stack bounds, its memo, its buffer for deep stacks. Const-made, has no destructor.
-pub(crate) struct Tracer {}
+pub(crate) struct Tracer {
+    /// `None` before the first walk.
+    bounds: Cell<Option<OwnBounds>>,
+    memo: Cell<Option<Memo>>,
+    spill: Cell<Option<ManuallyDrop<MappedWords>>>,
+    is_released: Cell<bool>,
+}
 
 impl Tracer {
     /// Makes the walker of a thread that has not walked yet.
     pub(crate) const fn new() -> Self {
-        Self {}
+        Self {
+            bounds: Cell::new(None),
+            memo: Cell::new(None),
+            spill: Cell::new(None),
+            is_released: Cell::new(false),
+        }
+    }
+
+    /// Makes a walker that never has a memo.
+    const fn without_memo() -> Self {
+        Self {
+            is_released: Cell::new(true),
+            bounds: Cell::new(None),
+            memo: Cell::new(None),
+            spill: Cell::new(None),
+        }
     }
 
     /// The number of the stack that starts at `registers`, which were read in a caller that has not returned. From the memo
     /// when it knows the stack, else by a walk and `ids.intern`. Hook-safe.
-    pub(crate) fn stack_id(
-        &self,
-        _registers: Registers,
-        _depth: Depth,
-        _ids: &impl StackIds,
-    ) -> u32 {
-        todo!()
+    #[inline]
+    pub(crate) fn stack_id(&self, registers: Registers, depth: Depth, ids: &impl StackIds) -> u32 {
+        let generation = modules::generation();
+        let anchor = 0;
+        if let (Some(memo), Some(bounds)) = (self.memo.get(), self.bounds.get()) {
+            let known = bounds.live_from(&anchor).and_then(|stack| {
+                let key = key_of(registers, generation, &stack)?;
+                memo.find(&key, &stack)
+            });
+            if let Some(id) = known.filter(|&id| ids.is_current(id)) {
+                return id;
+            }
+        }
+        self.walk_and_intern(registers, depth, generation, ids)
     }
 
     /// Gives the thread's memo and buffers back; later walks of this thread do without. Hook-safe.
     pub(crate) fn release(&self) {
-        todo!()
+        self.is_released.set(true);
+        if let Some(memo) = self.memo.take() {
+            memo.release();
+        }
+        drop(self.spill.take().map(ManuallyDrop::into_inner));
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn walk_and_intern(
+        &self,
+        registers: Registers,
+        depth: Depth,
+        generation: u32,
+        ids: &impl StackIds,
+    ) -> u32 {
+        let bounds = self.start();
+        let mut frames = Frames::new(self.spill.take().map(ManuallyDrop::into_inner));
+        let max = match depth {
+            Depth::AtMost(n_frames) => n_frames,
+            Depth::Unlimited => usize::MAX,
+        };
+        let mut cursor = Cursor::new(registers);
+        if max > 0 {
+            frames.push(cursor.pc);
+        }
+        let anchor = 0;
+        let stack = bounds.live_from(&anchor);
+        let mut stop = Stop::BadStack;
+        let mut recording = None;
+        if let Some(stack) = stack {
+            let mut memory = OwnMemory {
+                stack,
+                recording: self.memo.get().map(|memo| memo.record(registers.sp)),
+            };
+            stop = walk::walk(&mut cursor, &mut memory, &mut frames, max);
+            recording = memory.recording;
+        }
+        let is_complete = matches!(stop, Stop::Outermost | Stop::Depth);
+        if matches!(stop, Stop::BadStack | Stop::NoRule) {
+            stop = walk_any(&bounds, &mut cursor, &mut frames, max);
+        }
+        count(stop);
+        let id = ids.intern(frames.as_slice(), stop == Stop::Outermost);
+        if let (true, Some(memo), Some(recording), Some(stack)) = (
+            is_complete && !cursor.is_guessed,
+            self.memo.get(),
+            recording,
+            stack,
+        ) {
+            if let Some(key) = key_of(registers, generation, &stack) {
+                memo.insert(&key, &recording, id);
+            }
+        }
+        let spill = frames.into_spill();
+        if !self.is_released.get() {
+            self.spill.set(spill.map(ManuallyDrop::new));
+        }
+        id
+    }
+
+    /// What a thread needs before its first walk.
+    fn start(&self) -> OwnBounds {
+        if let Some(bounds) = self.bounds.get() {
+            return bounds;
+        }
+        let bounds = OwnBounds::query();
+        self.bounds.set(Some(bounds));
+        if !self.is_released.get() {
+            self.memo.set(Memo::claim());
+        }
+        bounds
     }
 }
 
 /// Makes walks possible: resolves what the loader offers. Not hook-safe; to be called before the first walk of a session.
 pub(crate) fn prepare() {
-    todo!()
+    modules::prepare();
+    memo::prepare();
 }
 
 /// Compares the loader's unload counter with the one seen last. On a change, starts a new module generation and forgets
-/// all cached rules and memos. Hook-safe.
+/// all cached rules and memos. Takes the loader's lock; never to be called with a lock of ours held. Hook-safe.
 pub(crate) fn refresh() {
-    todo!()
+    // Memos carry the generation, so they are stale by now.
+    if modules::notice_unloading() {
+        rule_cache::clear();
+    }
+}
+
+/// The return addresses of the stack that starts at `registers`, innermost first. Report path only.
+pub(crate) fn trace(registers: Registers, depth: Depth) -> Vec<usize> {
+    let ids = Collect(RefCell::default());
+    Tracer::without_memo().stack_id(registers, depth, &ids);
+    ids.0.into_inner()
 }
 
 /// The reasons for short stacks since the last [`reset_counts`].
 pub(crate) fn counts() -> WalkCounts {
-    todo!()
+    // Relaxed here and below: the counts are independent of each other and of everything else.
+    WalkCounts {
+        n_no_rule: N_NO_RULE.load(Ordering::Relaxed),
+        n_unsupported_rule: N_UNSUPPORTED_RULE.load(Ordering::Relaxed),
+        n_bad_stack: N_BAD_STACK.load(Ordering::Relaxed),
+    }
 }
 
 /// Sets the counts to zero.
 pub(crate) fn reset_counts() {
-    todo!()
+    for counter in [&N_NO_RULE, &N_UNSUPPORTED_RULE, &N_BAD_STACK] {
+        counter.store(0, Ordering::Relaxed);
+    }
 }
 
-/// The stack that starts at `registers`: return addresses, innermost first. Not hook-safe.
-pub(crate) fn trace(_registers: Registers, _depth: Depth) -> Vec<usize> {
-    todo!()
+/// Takes stacks as they come.
+struct Collect(RefCell<Vec<usize>>);
+
+impl StackIds for Collect {
+    fn is_current(&self, _id: u32) -> bool {
+        false
+    }
+
+    fn intern(&self, frames: &[usize], _is_whole: bool) -> u32 {
+        self.0.replace(frames.to_vec());
+        0
+    }
 }
+
+/// What a memo would be found by; `None` when the first return address is not where it usually is.
+#[inline]
+fn key_of(registers: Registers, generation: u32, stack: &LiveStack<'_>) -> Option<Key> {
+    let slot = walk::simple_return_slot(registers)?;
+    Some(Key {
+        registers,
+        return_address: stack.read(slot)?,
+        generation,
+    })
+}
+
+/// Goes on where the thread's own stack does not lead further.
+#[cold]
+#[inline(never)]
+fn walk_any(bounds: &OwnBounds, cursor: &mut Cursor, frames: &mut Frames, max: usize) -> Stop {
+    let mut memory = AnyMemory::new(bounds.range());
+    walk::walk(cursor, &mut memory, frames, max)
+}
+
+fn count(stop: Stop) {
+    let counter = match stop {
+        Stop::Outermost | Stop::Depth => return,
+        Stop::NoRule => &N_NO_RULE,
+        Stop::UnsupportedRule => &N_UNSUPPORTED_RULE,
+        Stop::BadStack => &N_BAD_STACK,
+    };
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
+#[cfg(test)]
+#[allow(unsafe_code)]
+mod walker_tests;

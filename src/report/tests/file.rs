@@ -273,6 +273,7 @@ fn times_round_down_but_never_to_nothing() {
     std::assert_eq!((file.tg, file.te), (Some(9), 9));
 }
 
+#[cfg(unix)]
 #[test]
 fn arguments_that_are_not_unicode_are_shown_lossily() {
     let bytes = std::os::unix::ffi::OsStringExt::from_vec(b"a\xffb".to_vec());
