@@ -1,14 +1,16 @@
 //! A fixed program whose instructions are counted under callgrind.
 //!
 //! Usage: `milliner-instructions MEASURE N on|off`: does MEASURE N times, with a Profiler or without. The cost of one is
-//! the difference between the runs with 2N and N, so that what happens once does not count.
+//! the difference between the runs with 2N and N, so that what happens once does not count. The same program built without
+//! the crate tells what the calls cost by themselves.
 //!
 //! Valgrind's CPU does not tell of an invariant time-stamp counter, and its processes have no vDSO: the clock is whatever
 //! the crate falls back to there, and the kernel's part of it is not counted.
 
-use std::alloc::{GlobalAlloc, Layout, System, alloc, dealloc, realloc};
+use std::alloc::{Layout, alloc, dealloc, realloc};
 use std::hint::black_box;
 
+#[cfg(feature = "profiled")]
 #[global_allocator]
 static ALLOC: milliner::Alloc = milliner::Alloc;
 
@@ -24,7 +26,10 @@ fn main() {
         .and_then(|n| n.parse().ok())
         .expect("a number of repetitions");
     let is_on = args.next().as_deref() == Some("on");
+    #[cfg(not(feature = "profiled"))]
+    assert!(!is_on, "there is no Profiler in this build");
     // In testing mode no report is made.
+    #[cfg(feature = "profiled")]
     let profiler = is_on.then(|| milliner::Profiler::builder().testing().build());
     match measure.as_str() {
         "pair" => below(N_FRAMES, 0, &|| (0..n).for_each(|_| pair(32))),
@@ -36,10 +41,9 @@ fn main() {
             below(N_FRAMES, 0, &|| visit(n));
             below(N_FRAMES, 1, &|| visit(n));
         }
-        "system" => (0..n).for_each(|_| system_pair(32)),
-        "pair-flat" => (0..n).for_each(|_| pair(32)),
         _ => panic!("no measure is called {measure}"),
     }
+    #[cfg(feature = "profiled")]
     drop(profiler);
 }
 
@@ -75,15 +79,6 @@ fn pair(size: usize) {
     let block = black_box(unsafe { alloc(layout) });
     // SAFETY: the block was just allocated with this layout.
     unsafe { dealloc(block, layout) }
-}
-
-#[inline(always)]
-fn system_pair(size: usize) {
-    let layout = Layout::from_size_align(size, 8).expect("a valid layout");
-    // SAFETY: the layout has a size.
-    let block = black_box(unsafe { System.alloc(layout) });
-    // SAFETY: the block was just allocated with this layout.
-    unsafe { System.dealloc(block, layout) }
 }
 
 /// `n` reallocations of one block, between two sizes that the inner allocator serves with the same memory.

@@ -18,6 +18,7 @@ pub struct Line {
     pub ns: u64,
     pub cpu_ns: u64,
     pub report_ns: u64,
+    pub report_cpu_ns: u64,
     pub peak_rss_kib: u64,
     /// Blocks counted by the counting allocator.
     pub blocks: Option<u64>,
@@ -102,6 +103,7 @@ fn parse(line: &str) -> Result<Line, String> {
         ns: number("ns").ok_or("it printed no time")?,
         cpu_ns: number("cpu_ns").unwrap_or(0),
         report_ns: number("report_ns").unwrap_or(0),
+        report_cpu_ns: number("report_cpu_ns").unwrap_or(0),
         peak_rss_kib: number("peak_rss_kib").unwrap_or(0),
         blocks: number("blocks"),
         seen: number("seen"),

@@ -49,6 +49,11 @@ impl Measured {
         self.each(|profiled, _| profiled.report_ns as f64 / 1e6)
     }
 
+    /// CPU time to finish the report in every round, in ms.
+    pub fn report_cpus_ms(&self) -> Vec<f64> {
+        self.each(|profiled, _| profiled.report_cpu_ns as f64 / 1e6)
+    }
+
     /// Peak resident memory over unprofiled before the report, in every round, in bytes.
     pub fn rss_bytes(&self) -> Vec<f64> {
         self.each(|profiled, twin| {
@@ -83,6 +88,7 @@ impl Measured {
             "cpu_overhead_ns_a_block": spread(self.cpu_overheads_ns()),
             "unprofiled_ns_a_block": spread(self.twin_ns()),
             "report_ms": spread(self.reports_ms()),
+            "report_cpu_ms": spread(self.report_cpus_ms()),
             "peak_rss_over_unprofiled_bytes": spread(self.rss_bytes()),
         })
     }
@@ -136,7 +142,7 @@ impl Results {
             .insert(round, line);
     }
 
-    /// The profilers that ran, and the unprofiled twins but the stock one, whose figures tell what the flags cost.
+    /// The profilers that ran.
     pub fn profilers(&self) -> Vec<&'static str> {
         const ORDER: [&str; 4] = ["milliner", "upstream", "heapscope", "mod-alloc"];
         ORDER

@@ -39,7 +39,7 @@ fn conditions(text: &mut String, machine: &Value) {
         field("date"),
         field("commit"),
         field("rustc"),
-        field("nightly"),
+        field("rustc_nightly"),
         field("peers"),
         field("load_at_start"),
         field("rounds"),
@@ -141,10 +141,14 @@ fn share(text: &mut String, results: &Results) {
 fn finish(text: &mut String, results: &Results) {
     table(
         text,
-        "Median ms to finish the report (mod-alloc's has no names)",
+        "Median ms to finish the report, and CPU ms of it (mod-alloc's has no names)",
         results,
         |name| name != "idle",
-        |measured| median(&measured.reports_ms()).map(|ms| format!("{ms:.1}")),
+        |measured| {
+            let wall = median(&measured.reports_ms())?;
+            let cpu = median(&measured.report_cpus_ms())?;
+            Some(format!("{wall:.1} ({cpu:.1})"))
+        },
     );
 }
 

@@ -77,9 +77,11 @@ fn main() {
     // The profiler's own count is asked first: asking the system for the peak allocates.
     let seen = session.as_ref().and_then(profiler::Session::total_blocks);
     let peak_rss_kib = process::peak_rss_kib();
+    let cpu_before = process::cpu_ns();
     let begin = Instant::now();
     drop(session);
     let report_ns = begin.elapsed().as_nanos() as u64;
+    let report_cpu_ns = process::cpu_ns() - cpu_before;
     drop(kept);
 
     println!(
@@ -88,6 +90,7 @@ fn main() {
             "ns": ns,
             "cpu_ns": cpu_ns,
             "report_ns": report_ns,
+            "report_cpu_ns": report_cpu_ns,
             "peak_rss_kib": peak_rss_kib,
             "blocks": blocks.map(|(after, before)| after - before),
             "seen": seen,
