@@ -79,7 +79,9 @@ fn main() {
     let peak_rss_kib = process::peak_rss_kib();
     let cpu_before = process::cpu_ns();
     let begin = Instant::now();
-    drop(session);
+    if let Some(session) = session {
+        session.finish();
+    }
     let report_ns = begin.elapsed().as_nanos() as u64;
     let report_cpu_ns = process::cpu_ns() - cpu_before;
     drop(kept);

@@ -11,7 +11,7 @@ use upstream as dhat;
 static ALLOC: dhat::Alloc = dhat::Alloc;
 
 pub struct Session {
-    _profiler: dhat::Profiler,
+    profiler: dhat::Profiler,
 }
 
 impl Session {
@@ -21,11 +21,16 @@ impl Session {
             Depth::All => None,
         };
         Self {
-            _profiler: dhat::Profiler::builder()
+            profiler: dhat::Profiler::builder()
                 .file_name(report_file)
                 .trim_backtraces(max_frames)
                 .build(),
         }
+    }
+
+    /// Writes the report.
+    pub fn finish(self) {
+        drop(self.profiler);
     }
 
     pub fn total_blocks(&self) -> Option<u64> {

@@ -26,6 +26,11 @@ impl Session {
         }
     }
 
+    /// Writes the report.
+    pub fn finish(self) {
+        drop(self.profiler);
+    }
+
     pub fn total_blocks(&self) -> Option<u64> {
         Some(self.profiler.stats().total_blocks)
     }

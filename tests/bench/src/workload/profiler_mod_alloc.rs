@@ -10,14 +10,19 @@ use std::path::Path;
 static ALLOC: dhat::Alloc = dhat::Alloc;
 
 pub struct Session {
-    _profiler: dhat::Profiler,
+    profiler: dhat::Profiler,
 }
 
 impl Session {
     pub fn start(report_file: &Path, _depth: Depth) -> Self {
         Self {
-            _profiler: dhat::Profiler::builder().file_name(report_file).build(),
+            profiler: dhat::Profiler::builder().file_name(report_file).build(),
         }
+    }
+
+    /// Writes the report.
+    pub fn finish(self) {
+        drop(self.profiler);
     }
 
     /// Its counters run from the start of the process, not of the session: they do not tell.
