@@ -1,12 +1,12 @@
 //! The one place where the hot rooms meet: guards re-entry, captures the stack, records the event.
 //!
-//! Everything between [`ThreadState::enter`] and the end of the guard runs inside somebody's allocation: no allocation, no
+//! Everything between setting the guard and setting it back runs inside somebody's allocation: no allocation, no
 //! panic, no printing, no lock that anybody can hold while allocating.
 
 #![forbid(unsafe_code)]
 
 use crate::builder_stack::BuilderStack;
-use crate::recorder::{LiveBlock, Mode, PpId, Recorder, ShardId};
+use crate::recorder::{LiveBlock, Merged, Mode, PpId, Recorder, ShardId};
 use crate::report::StackTag;
 use crate::sys::ThreadExit;
 use crate::unwind::{Depth, Registers, StackIds, Tracer};
@@ -117,11 +117,12 @@ impl ThreadState {
 
     /// Runs `record` with the guard in `InHook`, then sets it back.
     #[inline]
-    fn in_hook<R>(&self, record: impl FnOnce() -> R) -> R {
+    fn in_hook(&self, record: impl FnOnce() -> Merged) {
         let before = self.set_guard(Guard::InHook);
-        let result = record();
+        if record() == Merged::Yes {
+            after_merge();
+        }
         self.set_guard(before);
-        result
     }
 }
 
@@ -146,6 +147,13 @@ impl StackIds for PointIds<'_> {
         };
         RECORDER.intern(frames, tag.to_raw()).to_raw()
     }
+}
+
+/// Looks for unloaded libraries once a buffer's worth of events.
+#[cold]
+#[inline(never)]
+fn after_merge() {
+    unwind::refresh();
 }
 
 /// Whether heap blocks are recorded now. Hook-safe.
@@ -181,7 +189,7 @@ pub(crate) fn allocated(addr: usize, size: usize, registers: Registers) {
         thread.in_hook(|| {
             let shard = thread.shard();
             let pp = thread.stack_point(registers);
-            RECORDER.record_alloc(shard, addr, size, pp);
+            RECORDER.record_alloc(shard, addr, size, pp)
         });
     });
 }
@@ -242,7 +250,7 @@ pub(crate) fn reallocated(moving: Moving, addr: usize, new_size: usize, register
     THREAD.with(|thread| match thread.guard.get() {
         Guard::InHook => RECORDER.defer_realloc(block, addr, new_size),
         Guard::Open | Guard::Ignoring => {
-            thread.in_hook(|| RECORDER.record_realloc(thread.shard(), block, addr, new_size));
+            thread.in_hook(|| RECORDER.record_realloc(thread.shard(), block, addr, new_size))
         }
     });
 }
@@ -254,7 +262,7 @@ pub(crate) fn ad_hoc_event(weight: usize, registers: Registers) {
             thread.in_hook(|| {
                 let shard = thread.shard();
                 let pp = thread.stack_point(registers);
-                RECORDER.record_event(shard, weight, pp);
+                RECORDER.record_event(shard, weight, pp)
             });
         }
     });
@@ -333,6 +341,7 @@ extern "C" fn thread_exit(_: *mut std::ffi::c_void) {
             if let Some(shard) = thread.shard.take() {
                 RECORDER.leave(shard);
             }
+            Merged::No
         });
     });
 }

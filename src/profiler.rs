@@ -8,8 +8,8 @@
 use crate::hook::{self, Ignoring, RECORDER};
 use crate::recorder::{Mode, Totals};
 use crate::report::{self, Output, Session};
+use crate::texts;
 use crate::unwind::{self, Depth, Registers};
-use crate::{modules, texts};
 use std::path::{Path, PathBuf};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -362,7 +362,6 @@ fn end(running: Running) -> Ended {
     let snapshot = RECORDER.stop();
     let session = Session {
         snapshot,
-        modules: modules::seen(),
         walks: unwind::counts(),
         builder_frames: running.builder_frames,
         trims: running.config.trim_backtraces.is_some(),

@@ -131,19 +131,17 @@ pub(super) fn n_unloaded() -> Option<u64> {
 impl<'a> Image<'a> {
     /// Makes the image of a header table; `None` when it has no segments or nonsensical ones.
     fn new(bias: usize, name: &'a [u8], headers: &'a [libc::Elf64_Phdr]) -> Option<Self> {
-        let mut range = usize::MAX..0;
+        let (mut start, mut end) = (usize::MAX, 0);
         for header in headers
             .iter()
             .filter(|header| header.p_type == libc::PT_LOAD)
         {
             let segment = segment_range(bias, header)?;
-            range.start = range.start.min(segment.start & !(PAGE - 1));
-            range.end = range
-                .end
-                .max(segment.end.checked_add(PAGE - 1)? & !(PAGE - 1));
+            start = start.min(segment.start & !(PAGE - 1));
+            end = end.max(segment.end.checked_add(PAGE - 1)? & !(PAGE - 1));
         }
-        (range.start < range.end).then_some(Self {
-            range,
+        (start < end).then_some(Self {
+            range: start..end,
             bias,
             name,
             headers,

@@ -175,17 +175,26 @@ pub(crate) fn is_pinned_code(avma: usize) -> bool {
     table::is_pinned(avma)
 }
 
-/// Notes the module that contains `avma` now, for addresses that no table led to. Report path only, with no lock held.
-pub(crate) fn note(avma: usize) {
-    elf::with_image_locked(avma, |image| {
-        table::note(image, generation(), Lasting::Unloadable)
-    });
-}
-
-/// All modules that addresses were seen in so far. Report path only.
-pub(crate) fn seen() -> ModuleMap {
+/// All modules that addresses were seen in, and those that contain the given addresses without a walk having been led there
+/// by a table. Each address comes with the generation it was captured in. Report path only, with no lock held.
+pub(crate) fn covering(addresses: impl Iterator<Item = (usize, u32)>) -> ModuleMap {
+    let now = generation();
+    let seen = ModuleMap {
+        modules: table::modules(now),
+    };
+    let mut is_complete = true;
+    for (avma, generation) in addresses {
+        // What an earlier generation had at an address can no longer be asked.
+        if generation == now && seen.locate(avma, now).is_none() {
+            is_complete = false;
+            elf::with_image_locked(avma, |image| table::note(image, now, Lasting::Unloadable));
+        }
+    }
+    if is_complete {
+        return seen;
+    }
     ModuleMap {
-        modules: table::modules(generation()),
+        modules: table::modules(now),
     }
 }
 
@@ -198,4 +207,84 @@ fn unwind_tables<'a>(image: &elf::Image<'a>) -> Option<UnwindTables<'a>> {
         segment: image.bytes(segment.clone())?,
         segment_avma: segment.start,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn module(path: &str, range: Range<usize>, generations: (u32, u32)) -> Module {
+        Module {
+            path: path.into(),
+            is_executable: false,
+            has_file: true,
+            build_id: None,
+            bias: range.start,
+            range,
+            generations,
+        }
+    }
+
+    #[test]
+    fn locate_goes_by_address_and_generation() {
+        let map = ModuleMap {
+            modules: vec![
+                module("old", 0x1000..0x3000, (0, 2)),
+                module("new", 0x2000..0x4000, (3, 5)),
+            ],
+        };
+        let found = |avma, generation| {
+            map.locate(avma, generation)
+                .map(|at| (at.module_idx, at.svma))
+        };
+        std::assert_eq!(found(0x2fff, 2), Some((0, 0x1fff)));
+        std::assert_eq!(found(0x2fff, 3), Some((1, 0xfff)));
+        std::assert_eq!(found(0x1000, 0), Some((0, 0)));
+        std::assert_eq!(found(0x1000, 3), None);
+        std::assert_eq!(found(0x3000, 2), None);
+        std::assert_eq!(found(0x3fff, 6), None);
+        std::assert_eq!(found(0xfff, 1), None);
+        std::assert_eq!(found(0x4000, 4), None);
+    }
+
+    #[test]
+    fn locate_does_not_choose_between_two_files() {
+        let ranges = || 0x1000..0x3000;
+        let mut modules = vec![module("a", ranges(), (0, 1)), module("b", ranges(), (1, 1))];
+        let map = ModuleMap {
+            modules: modules.clone(),
+        };
+        std::assert_eq!(map.locate(0x2000, 1), None);
+        std::assert_eq!(map.locate(0x2000, 0).unwrap().module_idx, 0);
+        // The same file seen twice is no choice.
+        modules[1].path = "a".into();
+        std::assert!(ModuleMap { modules }.locate(0x2000, 1).is_some());
+    }
+
+    #[test]
+    fn the_executable_the_c_library_and_the_vdso_are_seen_after_prepare() {
+        prepare();
+        let map = covering(std::iter::empty());
+        let module_of = |avma| {
+            let at = map.locate(avma, generation()).unwrap();
+            let module = &map.modules()[at.module_idx];
+            std::assert_eq!(at.svma as usize, avma - module.bias);
+            module
+        };
+        let executable = module_of(prepare as fn() as usize);
+        std::assert!(executable.is_executable && executable.has_file);
+        std::assert_eq!(executable.path, std::env::current_exe().unwrap());
+        std::assert!(executable.build_id.as_ref().is_some_and(|id| id.len() >= 8));
+        let c_library = module_of(elf::c_library_function().unwrap());
+        std::assert!(!c_library.is_executable && c_library.has_file);
+        std::assert!(c_library.path.to_str().unwrap().contains("libc.so"));
+        let vdso = module_of(elf::vdso_start());
+        std::assert_eq!(vdso.path.to_str(), Some("[vdso]"));
+        std::assert!(!vdso.has_file);
+        let local = 0;
+        std::assert!(
+            map.locate(&raw const local as usize, generation())
+                .is_none()
+        );
+    }
 }

@@ -48,26 +48,32 @@ struct Text {
     n_bytes: AtomicU64,
 }
 
-impl Text {
-    const EMPTY: Self = Self {
-        word_idx: AtomicU64::new(0),
-        n_bytes: AtomicU64::new(0),
-    };
+impl Row {
+    const fn new() -> Self {
+        Self {
+            start: AtomicU64::new(0),
+            end: AtomicU64::new(0),
+            bias: AtomicU64::new(0),
+            header: AtomicU64::new(0),
+            first: AtomicU64::new(0),
+            last: AtomicU64::new(0),
+            flags: AtomicU64::new(0),
+            name: Text::new(),
+            build_id: Text::new(),
+        }
+    }
 }
 
-static ROWS: [Row; MAX_ROWS] = [const {
-    Row {
-        start: AtomicU64::new(0),
-        end: AtomicU64::new(0),
-        bias: AtomicU64::new(0),
-        header: AtomicU64::new(0),
-        first: AtomicU64::new(0),
-        last: AtomicU64::new(0),
-        flags: AtomicU64::new(0),
-        name: Text::EMPTY,
-        build_id: Text::EMPTY,
+impl Text {
+    const fn new() -> Self {
+        Self {
+            word_idx: AtomicU64::new(0),
+            n_bytes: AtomicU64::new(0),
+        }
     }
-}; MAX_ROWS];
+}
+
+static ROWS: [Row; MAX_ROWS] = [const { Row::new() }; MAX_ROWS];
 /// Written with Release after the row, read with Acquire before it.
 static N_ROWS: AtomicUsize = AtomicUsize::new(0);
 static TEXT: [AtomicU64; MAX_TEXT_WORDS] = [const { AtomicU64::new(0) }; MAX_TEXT_WORDS];

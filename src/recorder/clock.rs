@@ -14,6 +14,9 @@ const COUNTER: u32 = 1;
 #[cfg(test)]
 const MANUAL: u32 = 2;
 
+/// How often both clocks are read for one [`Moment`].
+const N_READINGS: u32 = 5;
+
 /// The source of ticks. A tick fits in 62 bits.
 pub(super) struct Clock {
     /// [`MONOTONIC`] until [`Clock::choose`] finds something better. Relaxed: it changes only while nothing is recorded.
@@ -69,14 +72,29 @@ impl Clock {
         }
     }
 
-    /// The time in both units.
+    /// The time in both units: of a few readings the one that was least interrupted.
     pub(super) fn moment(&self) -> Moment {
-        let ticks = self.ticks();
-        let ns = match self.source.load(Ordering::Relaxed) {
-            COUNTER => sys::monotonic_ns(),
-            _ => ticks,
-        };
-        Moment { ticks, ns }
+        let readings = (0..N_READINGS).map(|_| self.reading());
+        let closest = readings.min_by_key(|(window_ticks, _)| *window_ticks);
+        closest.map_or_else(Moment::default, |(_, moment)| moment)
+    }
+
+    /// The time in both units, and the ticks within which both were read.
+    fn reading(&self) -> (u64, Moment) {
+        let before = self.ticks();
+        if self.source.load(Ordering::Relaxed) != COUNTER {
+            return (
+                0,
+                Moment {
+                    ticks: before,
+                    ns: before,
+                },
+            );
+        }
+        let ns = sys::monotonic_ns();
+        let window_ticks = self.ticks().saturating_sub(before);
+        let ticks = before + window_ticks / 2;
+        (window_ticks, Moment { ticks, ns })
     }
 }
 
@@ -97,7 +115,7 @@ impl Scale {
     }
 }
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(miri)))]
 mod counter {
     //! The time-stamp counter (Intel SDM vol. 3, "Time-Stamp Counter").
 
@@ -127,7 +145,7 @@ mod counter {
     }
 }
 
-#[cfg(target_arch = "aarch64")]
+#[cfg(all(target_arch = "aarch64", not(miri)))]
 mod counter {
     //! The virtual counter: one rate on all cores by architecture (Arm ARM, "The Generic Timer").
 
@@ -146,9 +164,9 @@ mod counter {
     }
 }
 
-#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+#[cfg(any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
 mod counter {
-    //! Architectures without a counter that can be trusted.
+    //! Where there is no counter that can be trusted.
 
     pub(super) fn read() -> u64 {
         crate::sys::monotonic_ns()

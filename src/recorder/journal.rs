@@ -16,7 +16,7 @@ use super::live::{pack, unpack};
 use super::merge::Runs;
 use super::pending::Pending;
 use super::words::Slot;
-use super::{LiveBlock, PpId, ShardId};
+use super::{LiveBlock, Merged, PpId, ShardId};
 use crate::sys::lock::Lock;
 
 /// Threads share shards only when more of them than this record at once.
@@ -148,7 +148,7 @@ impl Journal {
 
     /// A block was allocated. Hook-safe.
     #[inline]
-    pub(super) fn alloc(&self, shard: ShardId, block: LiveBlock) {
+    pub(super) fn alloc(&self, shard: ShardId, block: LiveBlock) -> Merged {
         match pack(block) {
             Some(packed) => self.append(shard, ALLOC, [packed]),
             None => self.append(shard, WIDE, wide(OP_ALLOC, block.pp, 0, block.size)),
@@ -157,7 +157,7 @@ impl Journal {
 
     /// A block was freed. Hook-safe.
     #[inline]
-    pub(super) fn free(&self, shard: ShardId, block: LiveBlock) {
+    pub(super) fn free(&self, shard: ShardId, block: LiveBlock) -> Merged {
         match pack(block) {
             Some(packed) => self.append(shard, FREE, [packed]),
             None => self.append(shard, WIDE, wide(OP_FREE, block.pp, block.size, 0)),
@@ -166,14 +166,14 @@ impl Journal {
 
     /// A block changed its size. Hook-safe.
     #[inline]
-    pub(super) fn realloc(&self, shard: ShardId, block: LiveBlock, new_size: usize) {
+    pub(super) fn realloc(&self, shard: ShardId, block: LiveBlock, new_size: usize) -> Merged {
         let rest = wide(OP_REALLOC, block.pp, block.size, new_size);
-        self.append(shard, WIDE, rest);
+        self.append(shard, WIDE, rest)
     }
 
     /// An ad hoc event happened. Hook-safe.
-    pub(super) fn ad_hoc(&self, shard: ShardId, pp: PpId, weight: usize) {
-        self.append(shard, WIDE, wide(OP_AD_HOC, pp, 0, weight));
+    pub(super) fn ad_hoc(&self, shard: ShardId, pp: PpId, weight: usize) -> Merged {
+        self.append(shard, WIDE, wide(OP_AD_HOC, pp, 0, weight))
     }
 
     /// [`Journal::free`] without a lock; false if the event is lost, which is counted. Async-signal-safe.
@@ -197,18 +197,21 @@ impl Journal {
     }
 
     #[inline]
-    fn append<const N: usize>(&self, shard: ShardId, kind: u64, rest: [u64; N]) {
+    fn append<const N: usize>(&self, shard: ShardId, kind: u64, rest: [u64; N]) -> Merged {
         let shard_idx = shard.0 as usize % N_SHARDS;
+        let mut merged = Merged::No;
         while !self.shards[shard_idx]
             .0
             .lock()
             .append(&self.clock, kind, rest)
         {
+            merged = Merged::Yes;
             match self.make_room_in(shard_idx) {
                 Room::TryAgain => {}
-                Room::Closed => return,
+                Room::Closed => break,
             }
         }
+        merged
     }
 
     #[cold]

@@ -47,7 +47,7 @@ pub(super) struct OpenLedger<'a> {
 /// Counters of the whole session.
 #[derive(Clone, Copy)]
 struct Sums {
-    /// The session's lowest point, which stands for all that have no room of their own; events of lower ones are ignored.
+    /// The session's lowest point, the unattributed one; events of lower ones are stale and ignored.
     first: PpId,
     /// One past the highest point that recorded anything.
     end_id: u32,
@@ -108,10 +108,12 @@ impl OpenLedger<'_> {
         self.points.clear();
     }
 
+    /// The time of the last cut.
     pub(super) fn cut_ticks(&self) -> u64 {
         self.sums.cut_ticks
     }
 
+    /// Tells when the cut is that is merged next; never before the last.
     pub(super) fn set_cut_ticks(&mut self, ticks: u64) {
         self.sums.cut_ticks = ticks;
     }
@@ -222,7 +224,8 @@ impl OpenLedger<'_> {
     pub(super) fn elapsed_at_end_and_gmax(&self) -> (u64, u64) {
         let sums = &*self.sums;
         let since_start = |ticks: u64| ticks.saturating_sub(sums.start_ticks);
-        (since_start(sums.cut_ticks), since_start(sums.gmax_ticks))
+        let gmax_ticks = sums.gmax_ticks.min(sums.cut_ticks);
+        (since_start(sums.cut_ticks), since_start(gmax_ticks))
     }
 
     /// How many points there may be at most in [`OpenLedger::copy_points`].
@@ -407,8 +410,8 @@ mod tests {
         open.free(150, block(B, 20));
         let totals = open.totals();
         std::assert_eq!((totals.max_bytes, totals.max_blocks), (30, 2));
-        std::assert_eq!(open.elapsed_at_end_and_gmax().1, 40);
         let [a, b] = <[_; 2]>::try_from(points(&mut open, 200)).unwrap();
+        std::assert_eq!(open.elapsed_at_end_and_gmax(), (100, 40));
         std::assert_eq!((a.at_gmax_bytes, a.max_bytes, a.lifetimes_ns), (0, 30, 10));
         std::assert_eq!((b.at_gmax_bytes, b.at_gmax_blocks), (30, 2));
         std::assert_eq!((b.at_end_bytes, b.at_end_blocks), (10, 1));

@@ -64,6 +64,13 @@ pub(crate) struct LiveBlock {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ShardId(u32);
 
+/// Whether recording an event found a full buffer, so that the journal was merged into the ledger.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Merged {
+    No,
+    Yes,
+}
+
 /// The tables of one recorder; the process has one in a static, tests make their own.
 ///
 /// All bytes of a new one are zero, so that a static takes no room in the executable.
@@ -195,10 +202,17 @@ impl Recorder {
     /// back: it is retired and counted. Without memory for the entry the block is counted as untracked and in no other
     /// figure, because its free could never be recorded. Hook-safe.
     #[inline]
-    pub(crate) fn record_alloc(&self, shard: ShardId, addr: usize, size: usize, pp: PpId) {
+    pub(crate) fn record_alloc(
+        &self,
+        shard: ShardId,
+        addr: usize,
+        size: usize,
+        pp: PpId,
+    ) -> Merged {
         let block = LiveBlock { pp, size };
-        if self.track(shard, addr, block) {
-            self.journal.alloc(shard, block);
+        match self.track(shard, addr, block) {
+            true => self.journal.alloc(shard, block),
+            false => Merged::No,
         }
     }
 
@@ -241,8 +255,8 @@ impl Recorder {
 
     /// Records that a taken block was freed. Hook-safe.
     #[inline]
-    pub(crate) fn record_free(&self, shard: ShardId, block: LiveBlock) {
-        self.journal.free(shard, block);
+    pub(crate) fn record_free(&self, shard: ShardId, block: LiveBlock) -> Merged {
+        self.journal.free(shard, block)
     }
 
     /// Records that a taken block is now at `addr` with `new_size` bytes; it stays with its program point. Without memory
@@ -254,15 +268,14 @@ impl Recorder {
         block: LiveBlock,
         addr: usize,
         new_size: usize,
-    ) {
+    ) -> Merged {
         let resized = LiveBlock {
             size: new_size,
             ..block
         };
-        if self.track(shard, addr, resized) {
-            self.journal.realloc(shard, block, new_size);
-        } else {
-            self.journal.free(shard, block);
+        match self.track(shard, addr, resized) {
+            true => self.journal.realloc(shard, block, new_size),
+            false => self.journal.free(shard, block),
         }
     }
 
@@ -295,7 +308,88 @@ impl Recorder {
     }
 
     /// Records an ad hoc event. Hook-safe.
-    pub(crate) fn record_event(&self, shard: ShardId, weight: usize, pp: PpId) {
-        self.journal.ad_hoc(shard, pp, weight);
+    pub(crate) fn record_event(&self, shard: ShardId, weight: usize, pp: PpId) -> Merged {
+        self.journal.ad_hoc(shard, pp, weight)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn started() -> Box<Recorder> {
+        let recorder = Box::new(Recorder::new());
+        std::assert!(recorder.start(Mode::Heap));
+        recorder
+    }
+
+    #[test]
+    fn a_lost_deferred_realloc_leaves_the_block_as_it_was() {
+        let recorder = started();
+        let (shard, pp) = (recorder.join(), recorder.intern(&[1], 0));
+        recorder.record_alloc(shard, 64, 10, pp);
+        let mut block = recorder.take(64).unwrap();
+        let mut size = 10;
+        while recorder.journal.n_lost() == 0 {
+            size += 1;
+            recorder.defer_realloc(block, 64, size);
+            block = recorder.take(64).unwrap();
+        }
+        std::assert_eq!(block.size, size - 1);
+        recorder.record_free(shard, block);
+        let snapshot = recorder.stop();
+        std::assert_eq!(snapshot.anomalies.n_lost_deferred, 1);
+        std::assert_eq!(snapshot.totals.curr_bytes, 0);
+        std::assert_eq!(snapshot.totals.max_bytes, size as u64 - 1);
+    }
+
+    #[test]
+    fn blocks_of_the_unattributed_point_are_counted() {
+        let recorder = started();
+        let (shard, pp) = (recorder.join(), recorder.stacks.first());
+        recorder.record_alloc(shard, 64, 10, pp);
+        recorder.record_alloc(shard, 96, 10, recorder.intern(&[5], 0));
+        let snapshot = recorder.stop();
+        std::assert_eq!(snapshot.anomalies.n_unattributed, 1);
+        std::assert!(snapshot.points[0].frames.is_empty());
+        std::assert_eq!(snapshot.points[1].frames.as_ref(), [5]);
+    }
+
+    #[test]
+    fn what_comes_after_the_end_is_in_no_session() {
+        let recorder = started();
+        let (shard, pp) = (recorder.join(), recorder.intern(&[1], 0));
+        recorder.record_alloc(shard, 64, 10, pp);
+        let taken = recorder.take(64).unwrap();
+        std::assert_eq!(recorder.stop().totals.curr_blocks, 1);
+        std::assert!(!recorder.is_current(pp));
+        recorder.record_free(shard, taken);
+        recorder.record_alloc(shard, 96, 10, pp);
+        recorder.defer_free(taken);
+        std::assert!(recorder.start(Mode::Heap));
+        std::assert_eq!(recorder.take(96), None);
+        std::assert_eq!(recorder.intern(&[1], 0).max(pp), recorder.intern(&[1], 0));
+        let snapshot = recorder.stop();
+        std::assert_eq!(snapshot.totals, Totals::default());
+        std::assert!(snapshot.points.is_empty());
+        std::assert_eq!(snapshot.anomalies, Anomalies::default());
+    }
+
+    #[test]
+    fn block_lifetimes_follow_the_wall_clock() {
+        let recorder = started();
+        let (shard, pp) = (recorder.join(), recorder.intern(&[1], 0));
+        let outer = std::time::Instant::now();
+        recorder.record_alloc(shard, 64, 10, pp);
+        let inner = std::time::Instant::now();
+        while inner.elapsed().as_millis() < 20 {}
+        recorder.record_free(shard, recorder.take(64).unwrap());
+        let least_ns = 20_000_000 / 100 * 99;
+        let most_ns = outer.elapsed().as_nanos() / 99 * 100;
+        let snapshot = recorder.stop();
+        let lifetimes_ns = snapshot.points[0].lifetimes_ns;
+        std::assert!((least_ns..=most_ns).contains(&lifetimes_ns));
+        std::assert!(u128::from(snapshot.end_ns) >= lifetimes_ns);
+        std::assert!(snapshot.gmax_ns <= snapshot.end_ns);
     }
 }

@@ -23,13 +23,6 @@ unsafe impl<T: Zeroed, const N: usize> Zeroed for [T; N] {}
 // SAFETY: a slot is an atomic pointer, and null means empty.
 unsafe impl<T: Zeroed> Zeroed for Slot<T> {}
 
-/// Maps one zero `T` for the rest of the process. `None` when memory is exhausted. Hook-safe.
-pub(super) fn map_static<T: Zeroed>() -> Option<&'static T> {
-    let place: NonNull<T> = sys::map_zeroed(size_of::<T>())?.cast();
-    // SAFETY: the mapping is page-aligned, as large as a T, never unmapped, and zero is a valid T by `Zeroed`.
-    Some(unsafe { place.as_ref() })
-}
-
 /// A place for one `T` of zero pages, filled at most once. Empty if it is itself made of zero bytes.
 pub(super) struct Slot<T: Zeroed> {
     /// Null, or a `T` that lives for ever.
@@ -77,8 +70,8 @@ impl<T: Zeroed> Slot<T> {
     }
 }
 
-/// The binary logarithm of the number of entries in a table's first chunk.
-pub(super) const FIRST_CHUNK_LOG2: u32 = 12;
+/// The binary logarithm of the number of entries in a table's first chunk. An interpreter takes long to empty large ones.
+pub(super) const FIRST_CHUNK_LOG2: u32 = if cfg!(miri) { 6 } else { 12 };
 const FIRST_CHUNK: usize = 1 << FIRST_CHUNK_LOG2;
 const N_CHUNKS: usize = 24;
 

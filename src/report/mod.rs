@@ -12,7 +12,7 @@ mod tests;
 mod text;
 mod trim;
 
-use crate::modules::{Module, ModuleMap};
+use crate::modules::{self, Module};
 use crate::recorder::{Mode, Snapshot};
 use crate::symbolize::{self, CodeAddress, Symbols};
 use crate::sys;
@@ -29,7 +29,6 @@ use trim::Trimmer;
 /// What a finished session hands over.
 pub(crate) struct Session {
     pub(crate) snapshot: Snapshot,
-    pub(crate) modules: ModuleMap,
     pub(crate) walks: WalkCounts,
     /// The builder's own stack, innermost first, whole.
     pub(crate) builder_frames: Vec<usize>,
@@ -91,10 +90,11 @@ struct Report {
 pub(crate) fn finish(session: &Session, output: &Output, print_json: bool) -> String {
     let snapshot = &session.snapshot;
     let addresses = addresses(snapshot);
-    let symbols = symbolize::symbolize(&addresses, &session.modules);
+    let modules = modules::covering(addresses.iter().map(|at| (at.call(), at.generation)));
+    let symbols = symbolize::symbolize(&addresses, &modules);
     let report = build(&Material {
         snapshot,
-        modules: session.modules.modules(),
+        modules: modules.modules(),
         symbols: &symbols,
         builder_frames: &session.builder_frames,
         trims: session.trims,

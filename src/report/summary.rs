@@ -147,7 +147,9 @@ impl Notes {
         }
         if n_lost_deferred > 0 {
             let events = count_of(n_lost_deferred, "free was", "frees were");
-            *text += &format!("dhat: {events} lost: signal handlers made too many while recording was interrupted\n");
+            *text += &format!(
+                "dhat: {events} lost: signal handlers made too many while recording was interrupted\n"
+            );
         }
     }
 }

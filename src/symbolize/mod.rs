@@ -21,6 +21,14 @@ pub(crate) struct CodeAddress {
     pub(crate) generation: u32,
 }
 
+impl CodeAddress {
+    /// The last byte of the call that the return address follows; what is said of an address is said of that byte. The
+    /// return address of a call that never returns may lie past the end of its function, of its module even.
+    pub(crate) fn call(self) -> usize {
+        self.avma.saturating_sub(1)
+    }
+}
+
 /// One source-level function that an address lies in: the physical one or one inlined into it.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub(crate) struct SourceFrame {
@@ -61,7 +69,10 @@ pub(crate) fn symbolize(addresses: &[CodeAddress], modules: &ModuleMap) -> Symbo
         if symbols.by_address.contains_key(&address) {
             continue;
         }
-        let call = locate_call(address, modules);
+        let has_file = |call: &ModuleAddress| modules.modules()[call.module_idx].has_file;
+        let call = modules
+            .locate(address.call(), address.generation)
+            .filter(has_file);
         if let Some(call) = call {
             by_module[call.module_idx].push((call.svma, address));
         }
@@ -77,7 +88,7 @@ pub(crate) fn symbolize(addresses: &[CodeAddress], modules: &ModuleMap) -> Symbo
 
     let mut resolver = Resolver::new();
     for (module, mut calls) in modules.modules().iter().zip(by_module) {
-        if !module.has_file || (calls.is_empty() && !module.is_executable) {
+        if calls.is_empty() && !module.is_executable {
             continue;
         }
         calls.sort_unstable();
@@ -98,12 +109,6 @@ pub(crate) fn symbolize(addresses: &[CodeAddress], modules: &ModuleMap) -> Symbo
     symbols
 }
 
-/// Locates the last byte of the call that a return address follows: the return address of a call that never returns may
-/// lie past the end of its function, of its module even.
-fn locate_call(address: CodeAddress, modules: &ModuleMap) -> Option<ModuleAddress> {
-    modules.locate(address.avma.checked_sub(1)?, address.generation)
-}
-
 /// What a resolver knows of one module's addresses.
 #[derive(Debug, Default)]
 struct ModuleNames {
@@ -111,4 +116,86 @@ struct ModuleNames {
     frames: Vec<Vec<SourceFrame>>,
     /// Whether the module's file, or a separate one of the same image, has DWARF.
     has_debug_info: bool,
+}
+
+#[cfg(all(test, feature = "symbolize"))]
+mod tests {
+    use super::*;
+    use object::{Object, ObjectSymbol};
+
+    /// The module that is the program was built with debug information.
+    fn symbolized(avmas: &[usize]) -> (Vec<Resolved>, ModuleMap) {
+        let generation = crate::modules::generation();
+        let address = |&avma: &usize| CodeAddress { avma, generation };
+        let addresses: Vec<CodeAddress> = avmas.iter().map(address).collect();
+        let calls = addresses.iter().map(|address| (address.call(), generation));
+        let modules = crate::modules::covering(calls);
+        let symbols = symbolize(&addresses, &modules);
+        let saw_executable = modules.modules().iter().any(|module| module.is_executable);
+        std::assert_eq!(symbols.executable_has_debug_info, saw_executable);
+        let resolved = addresses
+            .iter()
+            .map(|address| symbols.by_address[address].clone())
+            .collect();
+        (resolved, modules)
+    }
+
+    #[test]
+    fn return_addresses_lie_in_their_callers() {
+        let mut avmas = Vec::new();
+        let line = line!() + 1;
+        backtrace::trace(|frame| {
+            avmas.push(frame.ip() as usize);
+            true
+        });
+        let (resolved, modules) = symbolized(&avmas);
+        let (own_idx, own) = resolved
+            .iter()
+            .enumerate()
+            .find_map(|(idx, resolved)| {
+                let frame = resolved.frames.last()?;
+                let name = frame.function.as_deref()?;
+                name.ends_with("::return_addresses_lie_in_their_callers")
+                    .then_some((idx, frame))
+            })
+            .unwrap();
+        std::assert_eq!(own.line, Some(line));
+        std::assert!(own.file.as_ref().unwrap().ends_with(file!()));
+        let module = resolved[own_idx].module.unwrap();
+        let bias = modules.modules()[module.module_idx].bias;
+        std::assert_eq!(module.svma, (avmas[own_idx] - bias) as u64);
+    }
+
+    #[test]
+    fn address_after_a_function_belongs_to_it() {
+        let bytes = std::fs::read("/proc/self/exe").unwrap();
+        let file = object::File::parse(&*bytes).unwrap();
+        let symbol = file
+            .symbols()
+            .find(|symbol| {
+                let is_function = symbol.kind() == object::SymbolKind::Text;
+                is_function && symbol.size() > 0 && symbol.name() == Ok("main")
+            })
+            .unwrap();
+        let own = symbolized as *const () as usize;
+        let (_, modules) = symbolized(&[own]);
+        let module = modules.locate(own, crate::modules::generation()).unwrap();
+        let bias = modules.modules()[module.module_idx].bias;
+        let start = bias + symbol.address() as usize;
+        let end = start + symbol.size() as usize;
+        let (resolved, _) = symbolized(&[start + 1, end]);
+        for resolved in resolved {
+            let frame = resolved.frames.last().unwrap();
+            std::assert_eq!(frame.function.as_deref(), Some("main"));
+        }
+    }
+
+    #[test]
+    fn addresses_in_no_module_have_an_entry_without_names() {
+        let (resolved, _) = symbolized(&[0, 1, usize::MAX]);
+        for resolved in resolved {
+            std::assert_eq!(resolved.module, None);
+            std::assert_eq!(resolved.frames, []);
+        }
+    }
 }

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// Maps `len` bytes of zero pages that take memory only once they are written. Page-aligned; never a huge page, so that
 /// one touched word costs one small page. `None` when the address space or a map limit is exhausted.
+#[cfg(not(miri))]
 pub(crate) fn map_zeroed(len: usize) -> Option<NonNull<u8>> {
     let prot = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
@@ -26,9 +27,31 @@ pub(crate) fn map_zeroed(len: usize) -> Option<NonNull<u8>> {
 /// # Safety
 /// - `addr..addr + len` is a whole mapping made by [`map_zeroed`].
 /// - Nobody reads or writes it any more.
+#[cfg(not(miri))]
 pub(crate) unsafe fn unmap(addr: NonNull<u8>, len: usize) {
     // SAFETY: by this function's contract nobody uses the range.
     unsafe { libc::munmap(addr.as_ptr().cast(), len) };
+}
+
+/// The pages of an interpreter without mmap come from its allocator.
+#[cfg(miri)]
+pub(crate) fn map_zeroed(len: usize) -> Option<NonNull<u8>> {
+    let layout = std::alloc::Layout::from_size_align(len.max(1), 4096).ok()?;
+    // SAFETY: the layout is not empty.
+    NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) })
+}
+
+/// As outside of an interpreter.
+///
+/// # Safety
+/// - `addr..addr + len` was made by [`map_zeroed`].
+/// - Nobody reads or writes it any more.
+#[cfg(miri)]
+pub(crate) unsafe fn unmap(addr: NonNull<u8>, len: usize) {
+    if let Ok(layout) = std::alloc::Layout::from_size_align(len.max(1), 4096) {
+        // SAFETY: by this function's contract `map_zeroed` made it with this layout and nobody uses it.
+        unsafe { std::alloc::dealloc(addr.as_ptr(), layout) };
+    }
 }
 
 /// Maps `n_words` zero words that live for the rest of the process. `None` when memory is exhausted.
@@ -81,16 +104,25 @@ impl Drop for MappedWords {
 /// Makes all of `words` zero and gives their memory back to the system. They must start on a page boundary, as slices from
 /// [`map_words`] do. Concurrent readers see old values or zeros.
 pub(crate) fn zero_words(words: &'static [AtomicU64]) {
-    let addr = words.as_ptr().cast_mut().cast::<libc::c_void>();
-    // SAFETY: the slice borrows a private anonymous mapping for ever; the kernel replaces its pages by zero pages, which is
-    // a store of zero to each atomic as far as other threads can see.
-    let failed = unsafe { libc::madvise(addr, size_of_val(words), libc::MADV_DONTNEED) } != 0;
-    if failed {
+    if !replace_by_zero_pages(words) {
         // Relaxed: the caller orders the reset with the session state.
         words
             .iter()
             .for_each(|word| word.store(0, Ordering::Relaxed));
     }
+}
+
+#[cfg(not(miri))]
+fn replace_by_zero_pages(words: &'static [AtomicU64]) -> bool {
+    let addr = words.as_ptr().cast_mut().cast::<libc::c_void>();
+    // SAFETY: the slice borrows a private anonymous mapping for ever; the kernel replaces its pages by zero pages, which is
+    // a store of zero to each atomic as far as other threads can see.
+    unsafe { libc::madvise(addr, size_of_val(words), libc::MADV_DONTNEED) == 0 }
+}
+
+#[cfg(miri)]
+fn replace_by_zero_pages(_words: &'static [AtomicU64]) -> bool {
+    false
 }
 
 /// Sleeps until `word` is woken, unless it no longer holds `expected`. May return early.

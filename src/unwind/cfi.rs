@@ -118,7 +118,7 @@ fn find_entry<'a>(tables: &UnwindTables<'a>, address: usize) -> Option<Entry<'a>
         let (function, fde) = bytes.split_first_chunk::<4>()?;
         Some((relative(function), relative(fde.first_chunk::<4>()?)))
     };
-    let wanted = address.wrapping_sub(header_avma).cast_signed();
+    let wanted = address.wrapping_sub(header_avma) as isize;
     // The first row above the address is in low..=high.
     let (mut low, mut high) = (0, n_rows);
     while low < high {
@@ -292,11 +292,11 @@ impl ExpressionScope<'_, '_> {
                 register, offset, ..
             } => Value::Register(base_of(register)?, offset),
             Operation::UnsignedConstant { value } => Value::Constant(value),
-            Operation::SignedConstant { value } => Value::Constant(value.cast_unsigned()),
-            Operation::PlusConstant { value } => values.pop()?.plus(value.cast_signed()),
+            Operation::SignedConstant { value } => Value::Constant(value as u64),
+            Operation::PlusConstant { value } => values.pop()?.plus(value as i64),
             Operation::Plus => match (values.pop()?, values.pop()?) {
                 (Value::Constant(constant), other) | (other, Value::Constant(constant)) => {
-                    other.plus(constant.cast_signed())
+                    other.plus(constant as i64)
                 }
                 _ => return Err(Failure::Unsupported),
             },
@@ -305,9 +305,7 @@ impl ExpressionScope<'_, '_> {
                 let shift = u32::try_from(right).ok();
                 shift.and_then(|shift| left.checked_shl(shift)).unwrap_or(0)
             })?,
-            Operation::Ge => {
-                values.binary(|left, right| u64::from(left.cast_signed() >= right.cast_signed()))?
-            }
+            Operation::Ge => values.binary(|left, right| u64::from(left as i64 >= right as i64))?,
             Operation::Deref {
                 size: 8,
                 space: false,
@@ -377,3 +375,7 @@ impl Values {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "cfi_tests.rs"]
+mod tests;

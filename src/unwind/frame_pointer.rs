@@ -9,7 +9,7 @@ const MIN_CODE: usize = 4096;
 const MAX_CODE: usize = 1 << 47;
 
 /// The caller of `frame`, if its frame pointer points to what can be a frame record: above the stack pointer, with a
-/// return address that is one of code or a further record above it.
+/// return address that is one of code or a further record above it. Nothing is noted: guessed stacks are not kept.
 pub(super) fn step<M: Memory>(
     frame: Cursor,
     memory: &mut M,
@@ -18,12 +18,11 @@ pub(super) fn step<M: Memory>(
     if frame.fp < frame.sp {
         return None;
     }
-    memory.uses_fp();
     let cfa = frame.fp.checked_add(RECORD_BYTES)?;
     if !memory.grows(frame.sp, cfa, true) {
         return None;
     }
-    let saved_fp = memory.read_fp(frame.fp)?;
+    let saved_fp = memory.read(frame.fp)?;
     let pc = memory.read(frame.fp + RECORD_RETURN_ADDRESS)?;
     if !(MIN_CODE..MAX_CODE).contains(&pc) {
         return None;

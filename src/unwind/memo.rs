@@ -57,6 +57,24 @@ pub(super) struct Memo {
     memo_idx: usize,
 }
 
+/// A stack that the memo knows.
+#[derive(Clone, Copy)]
+pub(super) struct Entry(&'static [AtomicU64]);
+
+impl Entry {
+    /// The stack's number.
+    #[inline]
+    pub(super) fn id(self) -> u32 {
+        self.0[ID].load(Ordering::Relaxed) as u32
+    }
+
+    /// Forgets the stack.
+    #[cold]
+    pub(super) fn forget(self) {
+        self.0[PC].store(0, Ordering::Relaxed);
+    }
+}
+
 /// What identifies a stack before its words are compared.
 #[derive(Clone, Copy)]
 pub(super) struct Key {
@@ -92,23 +110,25 @@ impl Memo {
         word.fetch_and(!(1 << (self.memo_idx % 64)), Ordering::Release);
     }
 
-    /// The number of the stack that `key` and the words on `stack` identify. Hook-safe.
-    #[inline]
-    pub(super) fn find(&self, key: &Key, stack: &LiveStack<'_>) -> Option<u32> {
-        let set = self.set(key)?;
-        for entry in set.chunks_exact(ENTRY) {
+    /// The entry of the stack that `key` and the words on `stack` identify. Hook-safe.
+    #[inline(never)]
+    pub(super) fn find(&self, key: &Key, stack: &LiveStack<'_>) -> Option<Entry> {
+        let Registers { pc, sp, fp } = key.registers;
+        for entry in self.set(key)?.chunks_exact(ENTRY) {
+            // Relaxed: only this thread writes its memo.
             let word = |idx: usize| entry[idx].load(Ordering::Relaxed);
-            let is_key = word(PC) == key.registers.pc as u64
-                && word(SP) == key.registers.sp as u64
-                && word(RETURN_ADDRESS) == key.return_address as u64
-                && (word(FP) ^ key.registers.fp as u64) & word(FP_MASK) == 0;
-            if !is_key || (word(ID) >> 32) as u32 != key.generation {
+            let differences = word(PC) ^ pc as u64
+                | word(SP) ^ sp as u64
+                | word(RETURN_ADDRESS) ^ key.return_address as u64
+                | (word(FP) ^ fp as u64) & word(FP_MASK)
+                | word(ID) >> 32 ^ u64::from(key.generation);
+            if differences != 0 {
                 continue;
             }
             let (start, n_words) = unpair(word(WORDS));
             let words = self.words.get(start..)?.get(..n_words)?;
-            if stack.matches(key.registers.sp, words) {
-                return Some(word(ID) as u32);
+            if stack.matches(sp, words) {
+                return Some(Entry(entry));
             }
         }
         None
@@ -119,19 +139,16 @@ impl Memo {
         Recording {
             words: self.words,
             start: self.arena_end(),
-            len: 0,
-            is_whole: true,
-            previous: sp,
-            fp: FpSource::Initial,
-            uses_initial_fp: false,
+            at: self.arena_end(),
+            ..Recording::nowhere(sp)
         }
     }
 
     /// Keeps the stack that was walked while `recording`, in place of another one.
     pub(super) fn insert(&self, key: &Key, recording: &Recording, id: u32) {
-        if !recording.is_whole {
-            // Words that do not fit an empty arena never will.
-            if recording.len <= MEMO_WORDS - ARENA_START && recording.start > ARENA_START {
+        if !recording.is_whole() {
+            // Make room for the next time, unless an empty arena would not have been enough.
+            if self.arena_end() > (ARENA_START + MEMO_WORDS) / 2 {
                 self.clear();
             }
             return;
@@ -139,7 +156,7 @@ impl Memo {
         let Some((entry, start, capacity)) = self.place(key, recording) else {
             return;
         };
-        let (registers, len) = (key.registers, recording.len);
+        let (registers, len) = (key.registers, recording.len());
         let values = [
             registers.pc as u64,
             registers.sp as u64,
@@ -178,8 +195,8 @@ impl Memo {
         })?;
         let (old_start, _) = unpair(entry[WORDS].load(Ordering::Relaxed));
         let old_capacity = entry[CAPACITY].load(Ordering::Relaxed) as usize;
-        let recorded = self.words.get(recording.start..)?.get(..recording.len)?;
-        if recording.len <= old_capacity {
+        let recorded = self.words.get(recording.start..)?.get(..recording.len())?;
+        if recording.len() <= old_capacity {
             let piece = self.words.get(old_start..)?;
             for (to, from) in piece.iter().zip(recorded) {
                 to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -187,7 +204,7 @@ impl Memo {
             return Some((entry, old_start, old_capacity));
         }
         let capacity = recording
-            .len
+            .len()
             .next_multiple_of(PIECE)
             .min(MEMO_WORDS - recording.start);
         let arena_len = recording.start + capacity - ARENA_START;
@@ -221,59 +238,75 @@ impl Memo {
 }
 
 /// The words that one walk has read, in the arena but not yet any entry's.
+#[derive(Clone, Copy)]
 pub(super) struct Recording {
     words: &'static [AtomicU64],
     start: usize,
-    len: usize,
-    is_whole: bool,
-    /// Where the last word was.
-    previous: usize,
-    fp: FpSource,
+    /// Where the next word goes; [`Recording::BROKEN`] once a word could not be kept.
+    at: usize,
+    /// What the words' places are relative to.
+    sp: usize,
+    /// Where the frame pointer's present value was read, or one of the two numbers below.
+    fp_source: usize,
     uses_initial_fp: bool,
 }
 
-/// Where the frame pointer's present value comes from.
-#[derive(Clone, Copy)]
-enum FpSource {
-    Initial,
-    Word {
-        addr: usize,
-        value: usize,
-    },
-    /// From a word that is recorded.
-    Recorded,
-}
-
 impl Recording {
+    const BROKEN: usize = usize::MAX / 2;
+    /// The frame pointer has its initial value.
+    const INITIAL: usize = 0;
+    /// The word that the frame pointer was read from is recorded.
+    const RECORDED: usize = 1;
+
+    /// A recording for a thread without memo; it keeps nothing.
+    pub(super) fn nowhere(sp: usize) -> Self {
+        Self {
+            words: &[],
+            start: 0,
+            at: Self::BROKEN,
+            sp,
+            fp_source: Self::INITIAL,
+            uses_initial_fp: false,
+        }
+    }
+
+    fn is_whole(&self) -> bool {
+        self.at < Self::BROKEN
+    }
+
+    fn len(&self) -> usize {
+        self.at - self.start
+    }
+
     /// Notes a word that the walk depends on.
     #[inline]
     pub(super) fn word(&mut self, addr: usize, value: usize) {
-        let packed = StackWord::new(self.previous, addr, value);
-        let slot = self.words.get(self.start + self.len);
-        match (packed, slot) {
-            (Some(packed), Some(slot)) => slot.store(packed.0, Ordering::Relaxed),
-            _ => self.is_whole = false,
-        }
-        self.len += 1;
-        self.previous = addr;
-    }
-
-    /// Notes a word that became the frame pointer: the walk depends on it only once that is used.
-    #[inline]
-    pub(super) fn fp_word(&mut self, addr: usize, value: usize) {
-        self.fp = FpSource::Word { addr, value };
-    }
-
-    /// Notes that the walk depends on the frame pointer.
-    #[inline]
-    pub(super) fn uses_fp(&mut self) {
-        match self.fp {
-            FpSource::Initial => self.uses_initial_fp = true,
-            FpSource::Word { addr, value } => {
-                self.word(addr, value);
-                self.fp = FpSource::Recorded;
+        let packed = StackWord::new(self.sp, addr, value);
+        match (packed, self.words.get(self.at)) {
+            (Some(packed), Some(slot)) => {
+                slot.store(packed.0, Ordering::Relaxed);
+                self.at += 1;
             }
-            FpSource::Recorded => {}
+            _ => self.at = Self::BROKEN,
+        }
+    }
+
+    /// Notes that the frame pointer was read from `addr`: the walk depends on that word only once it is used.
+    #[inline]
+    pub(super) fn fp_word(&mut self, addr: usize) {
+        self.fp_source = addr;
+    }
+
+    /// Notes that the walk depends on the frame pointer, which is `fp` now.
+    #[inline]
+    pub(super) fn uses_fp(&mut self, fp: usize) {
+        match self.fp_source {
+            Self::INITIAL => self.uses_initial_fp = true,
+            Self::RECORDED => {}
+            addr => {
+                self.word(addr, fp);
+                self.fp_source = Self::RECORDED;
+            }
         }
     }
 }

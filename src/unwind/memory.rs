@@ -9,40 +9,43 @@ use std::ops::Range;
 const WORD: usize = size_of::<usize>();
 
 /// The thread's own stack; a walk that leaves it fails. Notes for the memo what was read.
+#[derive(Clone, Copy)]
 pub(super) struct OwnMemory<'anchor> {
     pub(super) stack: LiveStack<'anchor>,
-    pub(super) recording: Option<Recording>,
+    pub(super) recording: Recording,
 }
 
 impl Memory for OwnMemory<'_> {
     #[inline]
     fn read(&mut self, addr: usize) -> Option<usize> {
-        let value = self.stack.read(addr)?;
-        if let Some(recording) = &mut self.recording {
-            recording.word(addr, value);
-        }
-        Some(value)
+        self.stack.read(addr)
     }
 
     #[inline]
-    fn read_fp(&mut self, addr: usize) -> Option<usize> {
-        let value = self.stack.read(addr)?;
-        if let Some(recording) = &mut self.recording {
-            recording.fp_word(addr, value);
-        }
-        Some(value)
+    fn depends_on_word(&mut self, addr: usize, value: usize) {
+        self.recording.word(addr, value);
     }
 
     #[inline]
-    fn uses_fp(&mut self) {
-        if let Some(recording) = &mut self.recording {
-            recording.uses_fp();
-        }
+    fn depends_on_fp(&mut self, fp: usize) {
+        self.recording.uses_fp(fp);
+    }
+
+    #[inline]
+    fn replaces_fp(&mut self, addr: usize) {
+        self.recording.fp_word(addr);
+    }
+
+    #[inline]
+    fn read_below_cfa(&mut self, sp: usize, cfa: usize, _may_switch: bool) -> Option<usize> {
+        // One check of the bounds: a word inside has a CFA inside.
+        let slot = cfa.wrapping_sub(WORD);
+        if cfa <= sp { None } else { self.read(slot) }
     }
 
     #[inline]
     fn grows(&mut self, sp: usize, cfa: usize, _may_switch: bool) -> bool {
-        cfa > sp && self.stack.read(cfa.wrapping_sub(WORD)).is_some()
+        cfa > sp && self.stack.contains(cfa.wrapping_sub(WORD))
     }
 }
 
@@ -100,11 +103,11 @@ impl Memory for AnyMemory {
         self.chunk[..self.n_chunk_words].get(idx).copied()
     }
 
-    fn read_fp(&mut self, addr: usize) -> Option<usize> {
-        self.read(addr)
-    }
+    fn depends_on_word(&mut self, _addr: usize, _value: usize) {}
 
-    fn uses_fp(&mut self) {}
+    fn depends_on_fp(&mut self, _fp: usize) {}
+
+    fn replaces_fp(&mut self, _addr: usize) {}
 
     fn grows(&mut self, sp: usize, cfa: usize, may_switch: bool) -> bool {
         if self.is_own(sp) {

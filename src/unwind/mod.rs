@@ -18,9 +18,9 @@ pub(crate) use arch::Registers;
 
 use crate::modules;
 use crate::sys::MappedWords;
-use memo::{Key, Memo};
+use memo::{Key, Memo, Recording};
 use memory::{AnyMemory, OwnMemory};
-use stack::{LiveStack, OwnBounds};
+use stack::{Anchor, LiveStack, OwnBounds};
 use std::cell::{Cell, RefCell};
 use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -95,14 +95,17 @@ impl Tracer {
     #[inline]
     pub(crate) fn stack_id(&self, registers: Registers, depth: Depth, ids: &impl StackIds) -> u32 {
         let generation = modules::generation();
-        let anchor = 0;
+        let anchor = Anchor::new();
         if let (Some(memo), Some(bounds)) = (self.memo.get(), self.bounds.get()) {
             let known = bounds.live_from(&anchor).and_then(|stack| {
                 let key = key_of(registers, generation, &stack)?;
                 memo.find(&key, &stack)
             });
-            if let Some(id) = known.filter(|&id| ids.is_current(id)) {
-                return id;
+            if let Some(entry) = known {
+                if ids.is_current(entry.id()) {
+                    return entry.id();
+                }
+                entry.forget();
             }
         }
         self.walk_and_intern(registers, depth, generation, ids)
@@ -117,7 +120,6 @@ impl Tracer {
         drop(self.spill.take().map(ManuallyDrop::into_inner));
     }
 
-    #[cold]
     #[inline(never)]
     fn walk_and_intern(
         &self,
@@ -136,17 +138,20 @@ impl Tracer {
         if max > 0 {
             frames.push(cursor.pc);
         }
-        let anchor = 0;
+        let anchor = Anchor::new();
         let stack = bounds.live_from(&anchor);
         let mut stop = Stop::BadStack;
         let mut recording = None;
         if let Some(stack) = stack {
+            let memo = self.memo.get();
             let mut memory = OwnMemory {
                 stack,
-                recording: self.memo.get().map(|memo| memo.record(registers.sp)),
+                recording: memo.map_or(Recording::nowhere(registers.sp), |memo| {
+                    memo.record(registers.sp)
+                }),
             };
-            stop = walk::walk(&mut cursor, &mut memory, &mut frames, max);
-            recording = memory.recording;
+            stop = walk::walk_fast(&mut cursor, &mut memory, &mut frames, max);
+            recording = Some(memory.recording);
         }
         let is_complete = matches!(stop, Stop::Outermost | Stop::Depth);
         if matches!(stop, Stop::BadStack | Stop::NoRule) {

@@ -165,6 +165,12 @@ impl PackedRule {
         }
     }
 
+    /// Whether [`PackedRule::unpack`] says [`Unpacked::Simple`].
+    #[inline]
+    pub(super) fn is_simple(self) -> bool {
+        matches!(self.unpack(), Unpacked::Simple)
+    }
+
     /// For a simple rule: whether the CFA is relative to the frame pointer.
     #[inline]
     pub(super) fn uses_fp(self) -> bool {
@@ -181,6 +187,29 @@ impl PackedRule {
     #[inline]
     pub(super) fn fp_bytes_below_cfa(self) -> usize {
         ((self.0 >> FP_SHIFT) as usize) * size_of::<usize>()
+    }
+}
+
+impl PackedRule {
+    /// The rule that a simple one stands for.
+    pub(super) fn spell_out(self) -> FrameRule {
+        let below_cfa = |bytes: usize| Place {
+            base: PlaceBase::Cfa,
+            offset: -(bytes as i32),
+        };
+        FrameRule {
+            cfa: Cfa {
+                base: if self.uses_fp() { Base::Fp } else { Base::Sp },
+                offset: self.cfa_bytes() as i32,
+                deref: None,
+            },
+            return_address: below_cfa(size_of::<usize>()),
+            saved_fp: match self.fp_bytes_below_cfa() {
+                0 => SavedFp::Same,
+                bytes => SavedFp::At(below_cfa(bytes)),
+            },
+            interrupts: false,
+        }
     }
 }
 
@@ -272,7 +301,7 @@ fn put((shift, bits): (u32, u32), bytes: i32) -> Option<u64> {
 
 /// The bytes that a signed field holds.
 fn get(word: u64, (shift, bits): (u32, u32)) -> i32 {
-    let n_words = (word << (64 - shift - bits)).cast_signed() >> (64 - bits);
+    let n_words = (word << (64 - shift - bits)) as i64 >> (64 - bits);
     n_words as i32 * WORD
 }
 
@@ -328,6 +357,7 @@ mod tests {
         std::assert_eq!(packed.cfa_bytes(), 16);
         std::assert_eq!(packed.fp_bytes_below_cfa(), 16);
         std::assert!(packed.to_raw() >> PackedRule::BITS == 0);
+        std::assert_eq!(UnwindRule::Frame(packed.spell_out()), rule);
 
         let cfa = Cfa {
             base: Base::Sp,

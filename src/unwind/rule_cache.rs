@@ -1,7 +1,7 @@
 //! The rules of addresses seen so far: process-wide, lock-free, in zero pages of the program's own image.
 //!
 //! An entry is one word: the tag of the address and its packed rule, so it cannot be torn. A set is one cache line. The set
-//! index and the tag together are a bijection of the address: an entry is either that address's or another's.
+//! index and the tag together make up the address: an entry is either that address's or another's.
 
 use super::rule::{FrameRule, PackedRule, UnwindRule};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -18,6 +18,9 @@ const SET_BITS: u32 = 13;
 const N_SETS: usize = 1 << SET_BITS;
 /// User space ends below 2^47; addresses from 2^48 up are not cached.
 const ADDRESS_BITS: u32 = 48;
+/// Bits of an address below those that select the set.
+const LOW_BITS: u32 = 3;
+const RULE_MASK: u64 = (1 << PackedRule::BITS) - 1;
 const _: () = std::assert!(ADDRESS_BITS - SET_BITS + PackedRule::BITS <= 64);
 
 #[repr(align(64))]
@@ -33,15 +36,15 @@ static NEXT_WAY: AtomicU32 = AtomicU32::new(0);
 /// The rule of `address`, if it is known. Hook-safe.
 #[inline]
 pub(super) fn get(address: usize) -> Cached {
-    let (set, tag) = place(address);
+    let Some((set, tag)) = place(address) else {
+        return Cached::Miss;
+    };
     for way in &set.0 {
         // Relaxed: the word is the whole entry.
         let entry = way.load(Ordering::Relaxed);
-        if entry >> PackedRule::BITS == tag {
-            let raw = entry as u32 & ((1 << PackedRule::BITS) - 1);
-            if raw != 0 {
-                return Cached::Hit(PackedRule::from_raw(raw));
-            }
+        // With the right tag only the rule's bits remain; a rule is never 0, but an empty way is.
+        if (entry ^ tag).wrapping_sub(1) < RULE_MASK {
+            return Cached::Hit(PackedRule::from_raw((entry & RULE_MASK) as u32));
         }
     }
     Cached::Miss
@@ -68,17 +71,20 @@ pub(super) fn pack(rule: UnwindRule) -> PackedRule {
 
 /// Keeps the rule of `address`, in place of another one when its set is full. Hook-safe.
 pub(super) fn insert(address: usize, rule: PackedRule) {
-    if address >> ADDRESS_BITS != 0 {
+    let Some((set, tag)) = place(address) else {
         return;
+    };
+    let entry = tag | u64::from(rule.to_raw());
+    for way in &set.0 {
+        // Relaxed: the word is the whole entry. The exchange keeps two threads from taking the same free way.
+        match way.compare_exchange(0, entry, Ordering::Relaxed, Ordering::Relaxed) {
+            Ok(_) => return,
+            Err(known) if known == entry => return,
+            Err(_) => {}
+        }
     }
-    let (set, tag) = place(address);
-    let free = set.0.iter().find(|way| way.load(Ordering::Relaxed) == 0);
-    let way = free.unwrap_or_else(|| {
-        let way = NEXT_WAY.fetch_add(1, Ordering::Relaxed);
-        &set.0[way as usize % N_WAYS]
-    });
-    let entry = tag << PackedRule::BITS | u64::from(rule.to_raw());
-    way.store(entry, Ordering::Relaxed);
+    let way = NEXT_WAY.fetch_add(1, Ordering::Relaxed) as usize;
+    set.0[way % N_WAYS].store(entry, Ordering::Relaxed);
 }
 
 /// Forgets all addresses. Hook-safe.
@@ -91,14 +97,19 @@ pub(super) fn clear() {
     }
 }
 
-/// The set of an address and its tag there.
+/// The set of an address, and its tag there in the bits above the rule; `None` for an address that is not cached.
 #[inline]
-fn place(address: usize) -> (&'static Set, u64) {
-    let address = address as u64;
-    // A xor with a right shift of itself can be undone, so this is a bijection.
-    let mixed = address ^ address >> SET_BITS;
-    let set = &SETS[mixed as usize % N_SETS];
-    (set, mixed >> SET_BITS)
+fn place(address: usize) -> Option<(&'static Set, u64)> {
+    // Most look-ups come from return addresses, which are one more: this spares the way from frame to frame a step.
+    let key = address.wrapping_add(1) as u64;
+    if key >> ADDRESS_BITS != 0 {
+        return None;
+    }
+    // There is about one call in eight bytes. The bits above and below the index make the tag.
+    let set = &SETS[(key >> LOW_BITS) as usize % N_SETS];
+    let low = key & ((1 << LOW_BITS) - 1);
+    let tag = key >> (LOW_BITS + SET_BITS) << LOW_BITS | low;
+    Some((set, tag << PackedRule::BITS))
 }
 
 /// The index of a wide rule, which is added when it is new; `None` when the table is full.
@@ -114,4 +125,87 @@ fn wide_index(word: u64) -> Option<usize> {
         }
     }
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::rule::{Base, Cfa, Place, PlaceBase, SavedFp};
+    use super::super::walker_tests::serial;
+    use super::*;
+
+    /// A rule whose CFA offset tells it apart.
+    fn rule(n_words: i32) -> PackedRule {
+        pack(UnwindRule::Frame(FrameRule {
+            cfa: Cfa {
+                base: Base::Sp,
+                offset: n_words * 8,
+                deref: None,
+            },
+            return_address: Place {
+                base: PlaceBase::Cfa,
+                offset: -8,
+            },
+            saved_fp: SavedFp::Same,
+            interrupts: false,
+        }))
+    }
+
+    #[test]
+    fn addresses_that_share_a_set_are_told_apart() {
+        let _serial = serial();
+        // Kernel-half addresses below 2^48: no other test's code or data is there.
+        let base = 0xffff_0000_0000_usize & ((1 << 48) - 1);
+        let shared: Vec<usize> = (0..3)
+            .flat_map(|low| (0..2).map(move |high| base + low + (high << 20)))
+            .collect();
+        for (idx, &address) in shared.iter().enumerate() {
+            std::assert_eq!(get(address), Cached::Miss);
+            insert(address, rule(idx as i32 + 1));
+        }
+        for (idx, &address) in shared.iter().enumerate() {
+            std::assert_eq!(get(address), Cached::Hit(rule(idx as i32 + 1)));
+            std::assert_eq!(get(address | 1 << 48), Cached::Miss);
+        }
+        std::assert_eq!(get(base + (2 << 20)), Cached::Miss);
+    }
+
+    #[test]
+    fn a_full_set_takes_new_addresses_and_still_answers_rightly() {
+        let _serial = serial();
+        let base = 0xfffe_0000_0000_usize;
+        let addresses = || (0..40).map(|idx| (idx as i32 + 1, base + (idx << 20)));
+        addresses().for_each(|(n_words, address)| insert(address, rule(n_words)));
+        let hits = addresses().filter(|&(n_words, address)| match get(address) {
+            Cached::Hit(found) => {
+                std::assert_eq!(found, rule(n_words));
+                true
+            }
+            Cached::Miss => false,
+        });
+        std::assert_eq!(hits.count(), N_WAYS);
+        std::assert_ne!(get(base + (39 << 20)), Cached::Miss);
+    }
+
+    #[test]
+    fn wide_rules_are_kept_once() {
+        let wide_rule = FrameRule {
+            cfa: Cfa {
+                base: Base::Fp,
+                offset: -80,
+                deref: Some(16),
+            },
+            return_address: Place {
+                base: PlaceBase::Fp,
+                offset: -88,
+            },
+            saved_fp: SavedFp::Lost,
+            interrupts: true,
+        };
+        let packed = pack(UnwindRule::Frame(wide_rule));
+        std::assert_eq!(pack(UnwindRule::Frame(wide_rule)), packed);
+        let super::super::rule::Unpacked::Wide(idx) = packed.unpack() else {
+            std::panic!("not wide")
+        };
+        std::assert_eq!(wide(idx), wide_rule);
+    }
 }

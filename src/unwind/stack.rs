@@ -22,7 +22,19 @@ pub(super) struct LiveStack<'anchor> {
     start: usize,
     /// At least 1.
     n_words: usize,
-    anchor: PhantomData<&'anchor usize>,
+    anchor: PhantomData<&'anchor Anchor>,
+}
+
+/// A local variable that marks the lowest part of a stack in use.
+pub(super) struct Anchor(usize);
+
+impl Anchor {
+    /// Makes an anchor to be kept in a local variable.
+    #[inline(always)]
+    pub(super) fn new() -> Self {
+        // A constant would allow the compiler to keep it off the stack.
+        Self(std::hint::black_box(0))
+    }
 }
 
 impl OwnBounds {
@@ -43,8 +55,8 @@ impl OwnBounds {
 
     /// The stack from `anchor` up, if `anchor` is a local variable on it.
     #[inline]
-    pub(super) fn live_from<'anchor>(&self, anchor: &'anchor usize) -> Option<LiveStack<'anchor>> {
-        let start = &raw const *anchor as usize;
+    pub(super) fn live_from<'anchor>(&self, anchor: &'anchor Anchor) -> Option<LiveStack<'anchor>> {
+        let start = &raw const anchor.0 as usize;
         let is_inside = start >= self.low && start < self.high;
         is_inside.then(|| LiveStack {
             start,
@@ -58,26 +70,30 @@ impl LiveStack<'_> {
     /// The word at `addr`; `None` when it is not word-aligned or not inside.
     #[inline]
     pub(super) fn read(&self, addr: usize) -> Option<usize> {
-        let idx = self.index(addr);
-        if idx >= self.n_words {
-            return None;
-        }
-        Some(self.word(idx))
+        // By address and not by index, so that the checks are not on the way from one frame to the next.
+        self.contains(addr).then(|| self.word(addr))
     }
 
-    /// Whether each of `words` describes the stack as it is: the first one relative to `sp`, each next one relative to the
-    /// word before it, as [`StackWord`] packs them. Takes the same time whatever the stack holds.
+    /// Whether there is a word at `addr`.
+    #[inline]
+    pub(super) fn contains(&self, addr: usize) -> bool {
+        self.index(addr) < self.n_words
+    }
+
+    /// Whether each of `words`, as [`StackWord`] packs them relative to `sp`, is on the stack. Takes the same time whatever
+    /// the stack holds.
     #[inline]
     pub(super) fn matches(&self, sp: usize, words: &[AtomicU64]) -> bool {
         let last = self.n_words - 1;
-        let mut idx = self.index(sp);
+        // The anchor may be a local of the very frame that `sp` is of, a little above it.
+        let sp_idx = (sp.wrapping_sub(self.start) as isize >> WORD.trailing_zeros()) as usize;
         let mut differences = 0;
         for word in words {
             // Relaxed: a memo is only written by the thread that reads it.
             let word = StackWord(word.load(Ordering::Relaxed));
-            idx = idx.wrapping_add(word.distance() as usize);
-            // An index outside cannot come from this stack; the clamped word then decides nothing that could fault.
-            differences |= self.word(idx.min(last)) ^ word.value();
+            // An index outside cannot come from this stack; the word at the end then decides nothing that could fault.
+            let idx = sp_idx.wrapping_add(word.distance()).min(last);
+            differences |= self.word(self.start + idx * WORD) ^ word.value();
         }
         differences == 0
     }
@@ -89,11 +105,11 @@ impl LiveStack<'_> {
             .rotate_right(WORD.trailing_zeros())
     }
 
-    /// The word at `idx`, which the caller keeps below `n_words`.
+    /// The word at `addr`, which the caller has seen to be inside.
     #[inline]
-    fn word(&self, idx: usize) -> usize {
-        std::debug_assert!(idx < self.n_words);
-        let addr = (self.start + idx * WORD) as *const usize;
+    fn word(&self, addr: usize) -> usize {
+        std::debug_assert!(self.contains(addr));
+        let addr = addr as *const usize;
         // SAFETY: `live_from` saw that the range starts at a borrowed local of the running thread's own stack and ends
         // where the system says that the stack ends; the stack is contiguous, so each aligned word between is mapped.
         // Volatile, because other frames own the word.
@@ -101,31 +117,30 @@ impl LiveStack<'_> {
     }
 }
 
-/// A word of the stack and its place relative to the word before it, for [`LiveStack::matches`].
+/// A word of the stack and its place relative to a stack pointer, for [`LiveStack::matches`].
 #[derive(Clone, Copy)]
 pub(super) struct StackWord(pub(super) u64);
 
-const DISTANCE_BITS: u32 = 17;
+const VALUE_BITS: u32 = 47;
 
 impl StackWord {
-    /// Packs `value`, found at `addr`; `None` when the value has more bits than a user-space address has, or when the
-    /// distance is above half a megabyte.
+    /// Packs `value`, found at `addr`; `None` when the value has more bits than a user-space address has, or when `addr` is
+    /// not within a megabyte above `sp`.
     #[inline]
-    pub(super) fn new(previous: usize, addr: usize, value: usize) -> Option<Self> {
-        let distance = (addr.wrapping_sub(previous).cast_signed() >> WORD.trailing_zeros()) as i64;
-        let low = distance.cast_unsigned() & ((1 << DISTANCE_BITS) - 1);
-        let word = Self((value as u64) << DISTANCE_BITS | low);
-        (word.value() == value && word.distance() == distance).then_some(word)
+    pub(super) fn new(sp: usize, addr: usize, value: usize) -> Option<Self> {
+        let distance = (addr.wrapping_sub(sp) / WORD) as u64;
+        let fits = distance >> (64 - VALUE_BITS) | value as u64 >> VALUE_BITS == 0;
+        fits.then_some(Self(distance << VALUE_BITS | value as u64))
     }
 
     #[inline]
     fn value(self) -> usize {
-        (self.0 >> DISTANCE_BITS) as usize
+        (self.0 & ((1 << VALUE_BITS) - 1)) as usize
     }
 
     #[inline]
-    fn distance(self) -> i64 {
-        (self.0 << (64 - DISTANCE_BITS)).cast_signed() >> (64 - DISTANCE_BITS)
+    fn distance(self) -> usize {
+        (self.0 >> VALUE_BITS) as usize
     }
 }
 
@@ -135,10 +150,10 @@ mod tests {
 
     #[test]
     fn words_outside_the_live_part_or_between_words_are_not_read() {
-        let anchor = 42_usize;
+        let anchor = Anchor(std::hint::black_box(42));
         let bounds = OwnBounds::query();
         let stack = bounds.live_from(&anchor).unwrap();
-        let addr = &raw const anchor as usize;
+        let addr = &raw const anchor.0 as usize;
         std::assert_eq!(stack.read(addr), Some(42));
         std::assert_eq!(stack.read(addr - 8), None);
         std::assert_eq!(stack.read(addr + 1), None);
@@ -149,30 +164,30 @@ mod tests {
 
     #[test]
     fn a_value_on_the_heap_anchors_no_stack() {
-        let boxed = Box::new(1_usize);
+        let boxed = Box::new(Anchor::new());
         std::assert!(OwnBounds::query().live_from(&boxed).is_none());
     }
 
     #[test]
     fn matching_tells_equal_words_from_changed_and_moved_ones() {
-        let words = [7_usize, 8, 9];
+        let words = std::hint::black_box([Anchor(7), Anchor(8), Anchor(9)]);
         let bounds = OwnBounds::query();
         let stack = bounds.live_from(&words[0]).unwrap();
         let base = &raw const words as usize;
-        let pack = |prev: usize, at: usize, value| {
-            AtomicU64::new(StackWord::new(base + prev, base + at, value).unwrap().0)
-        };
-        std::assert!(stack.matches(base, &[pack(0, 16, 9), pack(16, 0, 7), pack(0, 8, 8)]));
-        std::assert!(!stack.matches(base, &[pack(0, 16, 9), pack(16, 0, 8)]));
-        std::assert!(!stack.matches(base, &[pack(0, 8, 9)]));
+        let pack =
+            |at: usize, value| AtomicU64::new(StackWord::new(base, base + at, value).unwrap().0);
+        std::assert!(stack.matches(base, &[pack(16, 9), pack(0, 7), pack(8, 8)]));
+        std::assert!(!stack.matches(base, &[pack(16, 9), pack(0, 8)]));
+        std::assert!(!stack.matches(base, &[pack(8, 9)]));
         let above = bounds.range().end - base;
-        std::assert!(!stack.matches(base, &[pack(0, 0, 7), pack(0, above, 7_777)]));
+        std::assert!(!stack.matches(base, &[pack(0, 7), pack(above, 7_777)]));
     }
 
     #[test]
     fn words_that_cannot_be_packed_are_refused() {
-        std::assert!(StackWord::new(0, 8, 1 << 47).is_none());
-        std::assert!(StackWord::new(0, 1 << 19, 1).is_none());
-        std::assert!(StackWord::new(1 << 19, 0, (1 << 47) - 1).is_some());
+        std::assert!(StackWord::new(64, 64, 1 << 47).is_none());
+        std::assert!(StackWord::new(64, 64 + (1 << 20), 1).is_none());
+        std::assert!(StackWord::new(64, 56, 1).is_none());
+        std::assert!(StackWord::new(64, 56 + (1 << 20), (1 << 47) - 1).is_some());
     }
 }

@@ -2,7 +2,7 @@
 
 use super::tests::Dir;
 use super::*;
-use object::{ObjectSection, ObjectSymbol};
+use object::{Object, ObjectSection, ObjectSymbol};
 use std::fs;
 use std::time::{Duration, Instant};
 

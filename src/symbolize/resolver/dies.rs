@@ -6,8 +6,7 @@ use super::origins::{NameAttributes, Origins};
 use super::sections::Bytes;
 use super::{Budget, Missing};
 use gimli::{
-    Attribute, AttributeValue, DwLang, EntriesRaw, RangeListsOffset, UnitRef, UnitSectionOffset,
-    constants as dw,
+    Attribute, AttributeValue, DwLang, EntriesRaw, RangeListsOffset, UnitRef, constants as dw,
 };
 use std::ops::Range;
 use std::rc::Rc;

@@ -21,7 +21,6 @@ use super::{ModuleNames, SourceFrame};
 use crate::modules::Module;
 use dwarf::{Found, Physical};
 use names::Names;
-use object::Object;
 use sections::Bytes;
 use std::path::{Path, PathBuf};
 

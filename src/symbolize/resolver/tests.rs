@@ -1,6 +1,7 @@
 //! Programs, compiled here in many ways, that print return addresses beside the functions and lines they belong to.
 
 use super::*;
+use object::{Object, ObjectSection, ObjectSymbol};
 use std::ffi::OsStr;
 use std::fs;
 use std::process::Command;
@@ -55,8 +56,11 @@ fn main() {
 const C_PROGRAM: &str = r#"
 #include <stdio.h>
 extern const char __ehdr_start;
+#ifndef BASE
+#define BASE &__ehdr_start
+#endif
 __attribute__((noinline)) static void note(const char *inner, int line, const char *outer, int outer_line) {
-    long offset = (char *)__builtin_return_address(0) - &__ehdr_start;
+    long offset = (char *)__builtin_return_address(0) - (BASE);
     if (outer) printf("%#lx %s:%d %s:%d\n", offset, inner, line, outer, outer_line);
     else printf("%#lx %s:%d\n", offset, inner, line);
 }
@@ -285,6 +289,7 @@ fn c_and_cpp_programs_of_every_dwarf_version_are_known() {
             "-gdwarf-5",
             "-gdwarf-5 -g1",
             "-gdwarf-5 -gz=zlib",
+            "-gdwarf-5 -no-pie -fno-pie -DBASE=(char*)0",
             "-gdwarf-4 -gsplit-dwarf",
             "-gdwarf-5 -gsplit-dwarf",
         ] {
@@ -302,10 +307,8 @@ fn zstd_sections_are_read() {
     dir.run("objcopy", "--compress-debug-sections=zstd program");
     let bytes = fs::read(&program).unwrap();
     let file = object::File::parse(&*bytes).unwrap();
-    let section = object::Object::section_by_name(&file, ".debug_info").unwrap();
-    let format = object::ObjectSection::compressed_file_range(&section)
-        .unwrap()
-        .format;
+    let section = file.section_by_name(".debug_info").unwrap();
+    let format = section.compressed_file_range().unwrap().format;
     std::assert_eq!(format, object::CompressionFormat::Zstandard);
     assert_all_known(&program, nowhere());
 }
@@ -425,13 +428,9 @@ fn addresses_outside_code_and_symbols_have_no_name() {
     let program = dir.c("cc", "");
     let bytes = fs::read(&program).unwrap();
     let file = object::File::parse(&*bytes).unwrap();
-    let outer = object::Object::symbol_by_name(&file, "outer").unwrap();
-    let (start, size) = (
-        object::ObjectSymbol::address(&outer),
-        object::ObjectSymbol::size(&outer),
-    );
-    let data =
-        object::ObjectSection::address(&object::Object::section_by_name(&file, ".data").unwrap());
+    let outer = file.symbol_by_name("outer").unwrap();
+    let (start, size) = (outer.address(), outer.size());
+    let data = file.section_by_name(".data").unwrap().address();
     let mut probes = [start, start + size - 1, start + size, data, u64::MAX];
     probes.sort_unstable();
     let names = Resolver::with_debug_root("/nowhere".into()).resolve(&module(&program), &probes);
