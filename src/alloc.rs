@@ -69,15 +69,62 @@ impl<A> AllocOver<A> {
     }
 }
 
+/// Calls of the inner allocator that are kept out of line: they may need a stack frame, which the methods below then need not
+/// make before they know whether anything is recorded.
+mod forward {
+    use std::alloc::{GlobalAlloc, Layout};
+
+    /// # Safety
+    /// As [`GlobalAlloc::alloc`].
+    #[inline(never)]
+    pub(super) unsafe fn alloc(inner: &impl GlobalAlloc, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller's promises are those that the inner allocator asks for.
+        unsafe { inner.alloc(layout) }
+    }
+
+    /// # Safety
+    /// As [`GlobalAlloc::alloc_zeroed`].
+    #[inline(never)]
+    pub(super) unsafe fn alloc_zeroed(inner: &impl GlobalAlloc, layout: Layout) -> *mut u8 {
+        // SAFETY: as in `alloc`.
+        unsafe { inner.alloc_zeroed(layout) }
+    }
+
+    /// # Safety
+    /// As [`GlobalAlloc::dealloc`].
+    #[inline(never)]
+    pub(super) unsafe fn dealloc(inner: &impl GlobalAlloc, block: *mut u8, layout: Layout) {
+        // SAFETY: as in `alloc`.
+        unsafe { inner.dealloc(block, layout) }
+    }
+
+    /// # Safety
+    /// As [`GlobalAlloc::realloc`].
+    #[inline(never)]
+    pub(super) unsafe fn realloc(
+        inner: &impl GlobalAlloc,
+        block: *mut u8,
+        layout: Layout,
+        new_size: usize,
+    ) -> *mut u8 {
+        // SAFETY: as in `alloc`.
+        unsafe { inner.realloc(block, layout, new_size) }
+    }
+}
+
 /// The methods of `GlobalAlloc` over `$inner`. None is inlined: each is one physical frame in every build, and the return
 /// address of that frame is the call site in the program.
 macro_rules! profiling_methods {
     (|$this:ident| $inner:expr) => {
         #[inline(never)]
         unsafe fn alloc(&$this, layout: Layout) -> *mut u8 {
-            // SAFETY: the caller's promises about `layout` are those that the inner allocator asks for.
-            let block = unsafe { $inner.alloc(layout) };
-            if hook::records_blocks() && !block.is_null() {
+            if !hook::records_blocks() {
+                // SAFETY: the caller's promises are those that the inner allocator asks for.
+                return unsafe { forward::alloc(&$inner, layout) };
+            }
+            // SAFETY: as above.
+            let block = unsafe { forward::alloc(&$inner, layout) };
+            if !block.is_null() {
                 hook::allocated(block as usize, layout.size(), Registers::here());
             }
             block
@@ -85,9 +132,13 @@ macro_rules! profiling_methods {
 
         #[inline(never)]
         unsafe fn alloc_zeroed(&$this, layout: Layout) -> *mut u8 {
+            if !hook::records_blocks() {
+                // SAFETY: as in `alloc`.
+                return unsafe { forward::alloc_zeroed(&$inner, layout) };
+            }
             // SAFETY: as in `alloc`.
-            let block = unsafe { $inner.alloc_zeroed(layout) };
-            if hook::records_blocks() && !block.is_null() {
+            let block = unsafe { forward::alloc_zeroed(&$inner, layout) };
+            if !block.is_null() {
                 hook::allocated(block as usize, layout.size(), Registers::here());
             }
             block
@@ -95,22 +146,25 @@ macro_rules! profiling_methods {
 
         #[inline(never)]
         unsafe fn dealloc(&$this, block: *mut u8, layout: Layout) {
-            if hook::records_blocks() {
-                hook::freeing(block as usize);
+            if !hook::records_blocks() {
+                // SAFETY: as in `alloc`.
+                return unsafe { $inner.dealloc(block, layout) };
             }
-            // SAFETY: the caller's promises about `block` and `layout` are those that the inner allocator asks for.
-            unsafe { $inner.dealloc(block, layout) }
+            hook::freeing(block as usize);
+            // Not the same call as above, or the compiler merges the two and makes a frame for both.
+            // SAFETY: as in `alloc`.
+            unsafe { forward::dealloc(&$inner, block, layout) }
         }
 
         #[inline(never)]
         unsafe fn realloc(&$this, block: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
             if !hook::records_blocks() {
-                // SAFETY: the caller's promises are those that the inner allocator asks for.
-                return unsafe { $inner.realloc(block, layout, new_size) };
+                // SAFETY: as in `alloc`.
+                return unsafe { forward::realloc(&$inner, block, layout, new_size) };
             }
             let moving = hook::reallocating(block as usize);
-            // SAFETY: as above.
-            let moved = unsafe { $inner.realloc(block, layout, new_size) };
+            // SAFETY: as in `alloc`.
+            let moved = unsafe { forward::realloc(&$inner, block, layout, new_size) };
             if moved.is_null() {
                 hook::realloc_failed(moving);
             } else {

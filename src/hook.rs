@@ -74,7 +74,7 @@ impl ThreadState {
     }
 
     /// Sets the guard and returns what it was. A signal handler on this thread sees every change in program order.
-    #[inline]
+    #[inline(always)]
     fn set_guard(&self, guard: Guard) -> Guard {
         compiler_fence(Ordering::SeqCst);
         let before = self.guard.replace(guard);
@@ -118,8 +118,46 @@ impl ThreadState {
         )
     }
 
+    /// Records a block that was allocated at `addr`.
+    #[inline(never)]
+    fn allocated(&self, addr: usize, size: usize, registers: Registers) {
+        if self.guard.get() != Guard::Open {
+            return allocated_uncounted();
+        }
+        self.in_hook(|| {
+            let shard = self.shard();
+            let pp = self.stack_point(registers);
+            RECORDER.record_alloc(shard, addr, size, pp)
+        });
+    }
+
+    /// Records that the block at `addr` is about to be freed.
+    #[inline(never)]
+    fn freeing(&self, addr: usize) {
+        let Some(block) = RECORDER.take(addr) else {
+            return;
+        };
+        match self.guard.get() {
+            Guard::InHook => RECORDER.defer_free(block),
+            Guard::Open | Guard::Ignoring => {
+                self.in_hook(|| RECORDER.record_free(self.shard(), block))
+            }
+        }
+    }
+
+    /// Records that a tracked block is now at `addr` with `new_size` bytes.
+    #[inline(never)]
+    fn reallocated(&self, block: LiveBlock, addr: usize, new_size: usize) {
+        match self.guard.get() {
+            Guard::InHook => RECORDER.defer_realloc(block, addr, new_size),
+            Guard::Open | Guard::Ignoring => {
+                self.in_hook(|| RECORDER.record_realloc(self.shard(), block, addr, new_size))
+            }
+        }
+    }
+
     /// Runs `record` with the guard in `InHook`, then sets it back.
-    #[inline]
+    #[inline(always)]
     fn in_hook(&self, record: impl FnOnce() -> Merged) {
         let before = self.set_guard(Guard::InHook);
         if record() == Merged::Yes {
@@ -181,20 +219,12 @@ fn is_active(activity: u8) -> bool {
     true
 }
 
+// `with` is inlined, and the thread's state found without a call, only around a closure that does nothing but call.
+
 /// Records a block that was allocated at `addr` by the caller whose registers these are. Hook-safe.
-#[inline(never)]
+#[inline]
 pub(crate) fn allocated(addr: usize, size: usize, registers: Registers) {
-    THREAD.with(|thread| {
-        if thread.guard.get() != Guard::Open {
-            allocated_uncounted();
-            return;
-        }
-        thread.in_hook(|| {
-            let shard = thread.shard();
-            let pp = thread.stack_point(registers);
-            RECORDER.record_alloc(shard, addr, size, pp)
-        });
-    });
+    THREAD.with(|thread| thread.allocated(addr, size, registers));
 }
 
 #[cold]
@@ -205,17 +235,9 @@ fn allocated_uncounted() {
 }
 
 /// Records that the block at `addr` is about to be freed. Hook-safe.
-#[inline(never)]
+#[inline]
 pub(crate) fn freeing(addr: usize) {
-    let Some(block) = RECORDER.take(addr) else {
-        return;
-    };
-    THREAD.with(|thread| match thread.guard.get() {
-        Guard::InHook => RECORDER.defer_free(block),
-        Guard::Open | Guard::Ignoring => {
-            thread.in_hook(|| RECORDER.record_free(thread.shard(), block))
-        }
-    });
+    THREAD.with(|thread| thread.freeing(addr));
 }
 
 /// A block whose word is cleared while the inner allocator reallocates it.
@@ -245,17 +267,12 @@ pub(crate) fn realloc_failed(moving: Moving) {
 
 /// Records that a block is now at `addr` with `new_size` bytes. One that was not tracked is a new block, allocated by the
 /// caller whose registers these are. Hook-safe.
-#[inline(never)]
+#[inline]
 pub(crate) fn reallocated(moving: Moving, addr: usize, new_size: usize, registers: Registers) {
-    let Some(block) = moving.block else {
-        return allocated(addr, new_size, registers);
-    };
-    THREAD.with(|thread| match thread.guard.get() {
-        Guard::InHook => RECORDER.defer_realloc(block, addr, new_size),
-        Guard::Open | Guard::Ignoring => {
-            thread.in_hook(|| RECORDER.record_realloc(thread.shard(), block, addr, new_size))
-        }
-    });
+    match moving.block {
+        Some(block) => THREAD.with(|thread| thread.reallocated(block, addr, new_size)),
+        None => allocated(addr, new_size, registers),
+    }
 }
 
 /// Records an ad hoc event of the caller whose registers these are. Hook-safe.

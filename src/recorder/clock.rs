@@ -72,6 +72,12 @@ impl Clock {
         }
     }
 
+    /// The time in ticks where reading it is a few instructions. Hook-safe, async-signal-safe.
+    #[inline(always)]
+    pub(super) fn counter_ticks(&self) -> Option<u64> {
+        (self.source.load(Ordering::Relaxed) == COUNTER).then(counter::read)
+    }
+
     /// The time in both units: of a few readings the one that was least interrupted.
     pub(super) fn moment(&self) -> Moment {
         let readings = (0..N_READINGS).map(|_| self.reading());

@@ -4,18 +4,16 @@
 //! full leaves it before waiting for the ledger, and looks again once it has it, because somebody else may have made a cut
 //! meanwhile. A cut stops all shards while each swaps its two buffers, and holds the ledger until what they held is merged;
 //! the spare buffers belong to the ledger's holder.
-//!
-//! An event is a word of time and kind, and either one word (a packed block) or three (operation and program point, old
-//! size, new size).
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use super::clock::Clock;
+use super::event::{Kind, WIDE_WORDS, Wide, first_word};
 use super::ledger::{Ledger, OpenLedger};
-use super::live::{pack, unpack};
+use super::live::pack;
 use super::merge::Runs;
 use super::pending::Pending;
-use super::shard::{Buffer, KIND_BITS, Shard, Stopped};
+use super::shard::{Buffer, Shard, Stopped};
 use super::words::Slot;
 use super::{LiveBlock, Merged, PpId, ShardId};
 use crate::sys;
@@ -26,22 +24,6 @@ pub(super) const N_SHARDS: usize = 64;
 /// The last shards, which are never owned but shared by guests.
 const N_GUEST_SHARDS: usize = 8;
 const OWNABLE: u64 = u64::MAX >> N_GUEST_SHARDS;
-/// Words of the longest event.
-pub(super) const WIDE_WORDS: usize = 4;
-
-const KIND_MASK: u64 = (1 << KIND_BITS) - 1;
-/// Kinds: a packed block allocated, a packed block freed, an operation with both sizes in full.
-const ALLOC: u64 = 0;
-const FREE: u64 = 1;
-const WIDE: u64 = 2;
-
-/// Operations of wide events, above the point's 28 bits.
-const OP_SHIFT: u32 = 28;
-const OP_ALLOC: u64 = 0;
-const OP_FREE: u64 = 1;
-const OP_REALLOC: u64 = 2;
-const OP_AD_HOC: u64 = 3;
-
 /// The journal with the ledger that it is merged into.
 pub(super) struct Journal {
     pub(super) clock: Clock,
@@ -149,48 +131,53 @@ impl Journal {
         }
     }
 
+    /// A block was allocated that fits one word. Hook-safe.
+    #[inline(always)]
+    pub(super) fn alloc_packed(&self, shard: ShardId, packed: u64) -> Merged {
+        self.append(shard, Kind::Alloc, [packed])
+    }
+
     /// A block was allocated. Hook-safe.
-    #[inline]
     pub(super) fn alloc(&self, shard: ShardId, block: LiveBlock) -> Merged {
         match pack(block) {
-            Some(packed) => self.append(shard, ALLOC, [packed]),
-            None => self.append(shard, WIDE, wide(OP_ALLOC, block.pp, 0, block.size)),
+            Some(packed) => self.alloc_packed(shard, packed),
+            None => self.append_wide(shard, Wide::Alloc(block)),
         }
     }
 
     /// A block was freed. Hook-safe.
-    #[inline]
+    #[inline(always)]
     pub(super) fn free(&self, shard: ShardId, block: LiveBlock) -> Merged {
         match pack(block) {
-            Some(packed) => self.append(shard, FREE, [packed]),
-            None => self.append(shard, WIDE, wide(OP_FREE, block.pp, block.size, 0)),
+            Some(packed) => self.append(shard, Kind::Free, [packed]),
+            None => self.append_wide(shard, Wide::Free(block)),
         }
     }
 
     /// A block changed its size. Hook-safe.
     #[inline]
     pub(super) fn realloc(&self, shard: ShardId, block: LiveBlock, new_size: usize) -> Merged {
-        let rest = wide(OP_REALLOC, block.pp, block.size, new_size);
-        self.append(shard, WIDE, rest)
+        self.append_wide(shard, Wide::Realloc { block, new_size })
     }
 
     /// An ad hoc event happened. Hook-safe.
     pub(super) fn ad_hoc(&self, shard: ShardId, pp: PpId, weight: usize) -> Merged {
-        self.append(shard, WIDE, wide(OP_AD_HOC, pp, 0, weight))
+        self.append_wide(shard, Wide::AdHoc { pp, weight })
     }
 
     /// [`Journal::free`] without a lock; false if the event is lost, which is counted. Async-signal-safe.
     pub(super) fn defer_free(&self, block: LiveBlock) -> bool {
-        self.defer(wide(OP_FREE, block.pp, block.size, 0))
+        self.defer(Wide::Free(block))
     }
 
     /// [`Journal::realloc`] without a lock; false if the event is lost, which is counted. Async-signal-safe.
     pub(super) fn defer_realloc(&self, block: LiveBlock, new_size: usize) -> bool {
-        self.defer(wide(OP_REALLOC, block.pp, block.size, new_size))
+        self.defer(Wide::Realloc { block, new_size })
     }
 
-    fn defer(&self, [point, old, new]: [u64; WIDE_WORDS - 1]) -> bool {
-        let first = self.clock.ticks() << KIND_BITS | WIDE;
+    fn defer(&self, event: Wide) -> bool {
+        let [point, old, new] = event.words();
+        let first = first_word(Kind::Wide, self.clock.ticks());
         self.pending.push([first, point, old, new])
     }
 
@@ -199,33 +186,40 @@ impl Journal {
         self.pending.n_lost()
     }
 
-    #[inline]
-    fn append<const N: usize>(&self, shard: ShardId, kind: u64, rest: [u64; N]) -> Merged {
-        let shard_idx = shard.idx();
+    #[inline(never)]
+    fn append_wide(&self, shard: ShardId, event: Wide) -> Merged {
+        self.append(shard, Kind::Wide, event.words())
+    }
+
+    /// Appends an event at the present time.
+    #[inline(always)]
+    fn append<const N: usize>(&self, shard: ShardId, kind: Kind, rest: [u64; N]) -> Merged {
         if let (Some(buffers), true) = (self.buffers.get(), shard.0 & OWNED != 0) {
-            let (shard, buffers) = (&self.shards[shard_idx], &buffers[shard_idx]);
-            if shard.append_as_owner(buffers, &self.clock, kind, rest) {
+            let (shard, buffers) = (&self.shards[shard.idx()], &buffers[shard.idx()]);
+            // A time that is read before the event's turn is set forward by the shard.
+            let ticks = self.clock.counter_ticks();
+            if ticks.is_some_and(|ticks| shard.append_as_owner(buffers, ticks, kind, rest)) {
                 return Merged::No;
             }
         }
         self.append_slow(shard, kind, rest)
     }
 
-    /// Appends where nobody owns the shard, or after making room.
+    /// Appends where nobody owns the shard, where the clock must be asked, or after making room.
     #[cold]
     #[inline(never)]
-    fn append_slow<const N: usize>(&self, shard: ShardId, kind: u64, rest: [u64; N]) -> Merged {
+    fn append_slow<const N: usize>(&self, shard: ShardId, kind: Kind, rest: [u64; N]) -> Merged {
         let shard_idx = shard.idx();
         self.mark_used(shard_idx);
         let Some(buffers) = self.buffers.get() else {
             return Merged::No;
         };
         let mut merged = Merged::No;
-        let (at, buffers) = (&self.shards[shard_idx], &buffers[shard_idx]);
+        let (place, buffers) = (&self.shards[shard_idx], &buffers[shard_idx]);
         loop {
             let is_appended = match shard.0 & OWNED != 0 {
-                true => at.append_as_owner(buffers, &self.clock, kind, rest),
-                false => at.append_as_guest(buffers, &self.clock, kind, rest),
+                true => place.append_as_owner(buffers, self.clock.ticks(), kind, rest),
+                false => place.append_as_guest(buffers, &self.clock, kind, rest),
             };
             if is_appended {
                 return merged;
@@ -265,7 +259,7 @@ impl Journal {
         {
             let stopped = self.stop_used();
             let floor_ticks = ledger.cut_ticks();
-            let pending = self.pending.collect(floor_ticks << KIND_BITS | WIDE);
+            let pending = self.pending.collect(first_word(Kind::Wide, floor_ticks));
             let last_ticks = stopped.iter().flatten().map(Stopped::last_ticks);
             let cut_ticks = last_ticks.fold(floor_ticks.max(self.clock.ticks()), u64::max);
             for (stopped, buffers) in stopped.iter().zip(buffers) {
@@ -316,50 +310,6 @@ impl ShardId {
     #[inline]
     fn idx(self) -> usize {
         self.0 as usize % N_SHARDS
-    }
-}
-
-/// A wide event without its first word.
-#[inline]
-fn wide(op: u64, pp: PpId, old_size: usize, new_size: usize) -> [u64; WIDE_WORDS - 1] {
-    let point = op << OP_SHIFT | u64::from(pp.0);
-    [point, old_size as u64, new_size as u64]
-}
-
-/// The time of the event that starts with `first`, in ticks.
-#[inline]
-pub(super) fn ticks_of(first: u64) -> u64 {
-    first >> KIND_BITS
-}
-
-/// Applies the event at the start of `words` to the ledger and returns its length.
-#[inline]
-pub(super) fn apply(words: &[AtomicU64], ledger: &mut OpenLedger<'_>) -> usize {
-    let word = |word_idx: usize| match words.get(word_idx) {
-        Some(word) => word.load(Ordering::Relaxed),
-        None => 0,
-    };
-    let first = word(0);
-    let ticks = ticks_of(first);
-    match first & KIND_MASK {
-        ALLOC => ledger.alloc(ticks, unpack(word(1))),
-        FREE => ledger.free(ticks, unpack(word(1))),
-        _ => {
-            apply_wide(ticks, [word(1), word(2), word(3)], ledger);
-            return WIDE_WORDS;
-        }
-    }
-    2
-}
-
-fn apply_wide(ticks: u64, [point, old, new]: [u64; WIDE_WORDS - 1], ledger: &mut OpenLedger<'_>) {
-    let pp = PpId((point & ((1 << OP_SHIFT) - 1)) as u32);
-    let (old_size, new_size) = (old as usize, new as usize);
-    match point >> OP_SHIFT {
-        OP_ALLOC => ledger.alloc(ticks, LiveBlock { pp, size: new_size }),
-        OP_FREE => ledger.free(ticks, LiveBlock { pp, size: old_size }),
-        OP_REALLOC => ledger.realloc(ticks, LiveBlock { pp, size: old_size }, new_size),
-        _ => ledger.ad_hoc(pp, new_size),
     }
 }
 

@@ -7,6 +7,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::clock::Scale;
+use super::event::{Kind, NARROW_WORDS, WIDE_WORDS, Wide, kind_of, ticks_of};
+use super::live::unpack;
 use super::words::Table;
 use super::{LiveBlock, Mode, PpId, ProgramPoint, Totals};
 use crate::sys::lock::{Lock, LockGuard};
@@ -45,23 +47,27 @@ pub(super) struct OpenLedger<'a> {
 }
 
 /// Counters of the whole session.
+///
+/// Counters that change together do not lie side by side: the compiler would join their stores into wide ones, and each such
+/// store waits for narrow loads of the next event and the other way round.
 #[derive(Clone, Copy)]
+#[repr(C)]
 struct Sums {
-    /// The session's lowest point, the unattributed one; events of lower ones are stale and ignored.
+    total_blocks: u64,
+    start_ticks: u64,
+    total_bytes: u64,
+    /// The time of the last cut: no event that is applied from now on is earlier.
+    cut_ticks: u64,
+    curr_blocks: i64,
+    max_blocks: i64,
+    curr_bytes: i64,
+    gmax_ticks: u64,
+    max_bytes: i64,
+    /// The session's lowest point, which stands for all that have no room of their own; events of lower ones are ignored.
     first: PpId,
     /// One past the highest point that recorded anything.
     end_id: u32,
-    start_ticks: u64,
-    /// The time of the last cut: no event that is applied from now on is earlier.
-    cut_ticks: u64,
-    gmax_ticks: u64,
     epoch: u64,
-    total_blocks: u64,
-    total_bytes: u64,
-    curr_blocks: i64,
-    curr_bytes: i64,
-    max_blocks: i64,
-    max_bytes: i64,
 }
 
 /// A point's counters at a cut, still without its frames.
@@ -118,93 +124,44 @@ impl OpenLedger<'_> {
         self.sums.cut_ticks = ticks;
     }
 
-    /// A block was allocated.
-    #[inline]
-    pub(super) fn alloc(&mut self, ticks: u64, block: LiveBlock) {
-        let Some(point) = self.point(block.pp) else {
-            return;
-        };
-        let size = block.size as i64;
-        self.add_to_totals(point, block.pp, block.size);
-        point.add_to_balance(-self.elapsed(ticks));
-        self.grow(point, ticks, 1, size);
-    }
-
-    /// A block was freed.
-    #[inline]
-    pub(super) fn free(&mut self, ticks: u64, block: LiveBlock) {
-        let Some(point) = self.point(block.pp) else {
-            return;
-        };
-        let size = block.size as i64;
-        point.keep_peak(self.sums.epoch);
-        point.add_to_balance(self.elapsed(ticks));
-        point.add(CURR_BLOCKS, -1);
-        point.add(CURR_BYTES, size.wrapping_neg());
-        let sums = &mut *self.sums;
-        sums.curr_blocks -= 1;
-        sums.curr_bytes = sums.curr_bytes.wrapping_sub(size);
-    }
-
-    /// A block changed its size. It counts as one more block in the totals only.
-    pub(super) fn realloc(&mut self, ticks: u64, block: LiveBlock, new_size: usize) {
-        let Some(point) = self.point(block.pp) else {
-            return;
-        };
-        self.add_to_totals(point, block.pp, new_size);
-        self.grow(point, ticks, 0, new_size.wrapping_sub(block.size) as i64);
-    }
-
-    /// An ad hoc event of some weight.
-    pub(super) fn ad_hoc(&mut self, pp: PpId, weight: usize) {
-        if let Some(point) = self.point(pp) {
-            self.add_to_totals(point, pp, weight);
+    /// Applies the run of events at the start of `words` that come before `bound_ticks`. Returns how many words they take.
+    #[inline(never)]
+    pub(super) fn apply_until(&mut self, words: &[AtomicU64], bound_ticks: u64) -> usize {
+        // A copy on the stack: no store to a point can change it, so the compiler keeps it in registers.
+        let mut sums = *self.sums;
+        let mut next_idx = 0;
+        while let Some([first, second, ..]) = words.get(next_idx..) {
+            let first = first.load(Ordering::Relaxed);
+            let ticks = ticks_of(first);
+            if ticks >= bound_ticks {
+                break;
+            }
+            let second = second.load(Ordering::Relaxed);
+            next_idx += match kind_of(first) {
+                Kind::Alloc => {
+                    sums.alloc(self.points, ticks, unpack(second));
+                    NARROW_WORDS
+                }
+                Kind::Free => {
+                    sums.free(self.points, ticks, unpack(second));
+                    NARROW_WORDS
+                }
+                Kind::Wide => {
+                    let rest = [2, 3].map(|offset| words.get(next_idx + offset));
+                    if let [Some(old), Some(new)] = rest {
+                        let load = |word: &AtomicU64| word.load(Ordering::Relaxed);
+                        sums.apply_wide(
+                            self.points,
+                            ticks,
+                            Wide::of([second, load(old), load(new)]),
+                        );
+                    }
+                    WIDE_WORDS
+                }
+            };
         }
-    }
-
-    #[inline]
-    fn point(&self, pp: PpId) -> Option<Point> {
-        let first = self.sums.first;
-        let own = || self.points.get(pp.0 as usize).map(Point);
-        (pp >= first).then(own).flatten()
-    }
-
-    /// Ticks since the session's start.
-    #[inline]
-    fn elapsed(&self, ticks: u64) -> i128 {
-        i128::from(ticks.saturating_sub(self.sums.start_ticks))
-    }
-
-    #[inline]
-    fn add_to_totals(&mut self, point: Point, pp: PpId, size: usize) {
-        point.add(TOTAL_BLOCKS, 1);
-        point.add(TOTAL_BYTES, size as i64);
-        let sums = &mut *self.sums;
-        sums.end_id = sums.end_id.max(pp.0 + 1);
-        sums.total_blocks += 1;
-        sums.total_bytes = sums.total_bytes.wrapping_add(size as u64);
-    }
-
-    /// Applies an allocation's or reallocation's effect on what is live, and the peaks that it may reach.
-    #[inline]
-    fn grow(&mut self, point: Point, ticks: u64, n_blocks: i64, n_bytes: i64) {
-        let sums = &mut *self.sums;
-        sums.curr_blocks += n_blocks;
-        sums.curr_bytes = sums.curr_bytes.wrapping_add(n_bytes);
-        if sums.curr_bytes >= sums.max_bytes {
-            sums.max_bytes = sums.curr_bytes;
-            sums.max_blocks = sums.curr_blocks;
-            sums.gmax_ticks = ticks;
-            sums.epoch += 1;
-        } else {
-            point.keep_peak(sums.epoch);
-        }
-        let curr_blocks = point.add(CURR_BLOCKS, n_blocks);
-        let curr_bytes = point.add(CURR_BYTES, n_bytes);
-        if curr_bytes >= point.get(MAX_BYTES) {
-            point.set(MAX_BYTES, curr_bytes);
-            point.set(MAX_BLOCKS, curr_blocks);
-        }
+        *self.sums = sums;
+        next_idx
     }
 
     /// The counters of the whole session.
@@ -254,7 +211,7 @@ impl OpenLedger<'_> {
 
     /// Allocations that the unattributed point stands for.
     pub(super) fn n_unattributed(&self) -> u64 {
-        let point = self.point(self.sums.first);
+        let point = self.sums.point(self.points, self.sums.first);
         point.map_or(0, |point| point.get(TOTAL_BLOCKS) as u64)
     }
 }
@@ -274,6 +231,105 @@ impl Sums {
             curr_bytes: 0,
             max_blocks: 0,
             max_bytes: 0,
+        }
+    }
+}
+
+type Points = Table<POINT_WORDS>;
+
+impl Sums {
+    /// A block was allocated.
+    #[inline(always)]
+    fn alloc(&mut self, points: &Points, ticks: u64, block: LiveBlock) {
+        let Some(point) = self.point(points, block.pp) else {
+            return;
+        };
+        self.add_to_totals(point, block.pp, block.size);
+        point.add_to_balance(-self.elapsed(ticks));
+        self.grow(point, ticks, 1, block.size as i64);
+    }
+
+    /// A block was freed.
+    #[inline(always)]
+    fn free(&mut self, points: &Points, ticks: u64, block: LiveBlock) {
+        let Some(point) = self.point(points, block.pp) else {
+            return;
+        };
+        let size = block.size as i64;
+        point.keep_peak(self.epoch);
+        point.add_to_balance(self.elapsed(ticks));
+        point.add(CURR_BLOCKS, -1);
+        point.add(CURR_BYTES, size.wrapping_neg());
+        self.curr_blocks -= 1;
+        self.curr_bytes = self.curr_bytes.wrapping_sub(size);
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn apply_wide(&mut self, points: &Points, ticks: u64, event: Wide) {
+        match event {
+            Wide::Alloc(block) => self.alloc(points, ticks, block),
+            Wide::Free(block) => self.free(points, ticks, block),
+            Wide::Realloc { block, new_size } => self.realloc(points, ticks, block, new_size),
+            Wide::AdHoc { pp, weight } => {
+                if let Some(point) = self.point(points, pp) {
+                    self.add_to_totals(point, pp, weight);
+                }
+            }
+        }
+    }
+
+    /// A block changed its size. It counts as one more block in the totals only.
+    fn realloc(&mut self, points: &Points, ticks: u64, block: LiveBlock, new_size: usize) {
+        let Some(point) = self.point(points, block.pp) else {
+            return;
+        };
+        self.add_to_totals(point, block.pp, new_size);
+        self.grow(point, ticks, 0, new_size.wrapping_sub(block.size) as i64);
+    }
+
+    /// The counters of a point of this session.
+    #[inline(always)]
+    fn point(&self, points: &Points, pp: PpId) -> Option<Point> {
+        if pp < self.first {
+            return None;
+        }
+        points.get(pp.0 as usize).map(Point)
+    }
+
+    /// Ticks since the session's start.
+    #[inline(always)]
+    fn elapsed(&self, ticks: u64) -> i128 {
+        i128::from(ticks.saturating_sub(self.start_ticks))
+    }
+
+    #[inline(always)]
+    fn add_to_totals(&mut self, point: Point, pp: PpId, size: usize) {
+        point.add(TOTAL_BLOCKS, 1);
+        point.add(TOTAL_BYTES, size as i64);
+        self.end_id = self.end_id.max(pp.0 + 1);
+        self.total_blocks += 1;
+        self.total_bytes = self.total_bytes.wrapping_add(size as u64);
+    }
+
+    /// Applies an allocation's or reallocation's effect on what is live, and the peaks that it may reach.
+    #[inline(always)]
+    fn grow(&mut self, point: Point, ticks: u64, n_blocks: i64, n_bytes: i64) {
+        self.curr_blocks += n_blocks;
+        self.curr_bytes = self.curr_bytes.wrapping_add(n_bytes);
+        if self.curr_bytes >= self.max_bytes {
+            self.max_bytes = self.curr_bytes;
+            self.max_blocks = self.curr_blocks;
+            self.gmax_ticks = ticks;
+            self.epoch += 1;
+        } else {
+            point.keep_peak(self.epoch);
+        }
+        let curr_blocks = point.add(CURR_BLOCKS, n_blocks);
+        let curr_bytes = point.add(CURR_BYTES, n_bytes);
+        if curr_bytes >= point.get(MAX_BYTES) {
+            point.set(MAX_BYTES, curr_bytes);
+            point.set(MAX_BLOCKS, curr_blocks);
         }
     }
 }
@@ -372,6 +428,7 @@ fn not_negative(value: i64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::super::clock::Moment;
+    use super::super::event::first_word;
     use super::*;
 
     const A: PpId = PpId(1);
@@ -386,6 +443,27 @@ mod tests {
 
     fn block(pp: PpId, size: usize) -> LiveBlock {
         LiveBlock { pp, size }
+    }
+
+    impl OpenLedger<'_> {
+        /// Applies one event as the journal would hold it.
+        fn apply(&mut self, ticks: u64, event: Wide) {
+            let [point, old, new] = event.words();
+            let words = [first_word(Kind::Wide, ticks), point, old, new].map(AtomicU64::new);
+            std::assert_eq!(self.apply_until(&words, ticks + 1), words.len());
+        }
+
+        fn alloc(&mut self, ticks: u64, block: LiveBlock) {
+            self.apply(ticks, Wide::Alloc(block));
+        }
+
+        fn free(&mut self, ticks: u64, block: LiveBlock) {
+            self.apply(ticks, Wide::Free(block));
+        }
+
+        fn realloc(&mut self, ticks: u64, block: LiveBlock, new_size: usize) {
+            self.apply(ticks, Wide::Realloc { block, new_size });
+        }
     }
 
     fn points(open: &mut OpenLedger<'_>, end_ticks: u64) -> Vec<ProgramPoint> {
@@ -452,7 +530,7 @@ mod tests {
         open.alloc(1, block(A, 8));
         open.realloc(1, block(A, 8), 9);
         open.free(1, block(A, 8));
-        open.ad_hoc(A, 5);
+        open.apply(110, Wide::AdHoc { pp: A, weight: 5 });
         std::assert_eq!(open.totals(), Totals::default());
         std::assert!(points(&mut open, 2).is_empty());
     }

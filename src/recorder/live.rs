@@ -79,25 +79,22 @@ impl LiveMap {
         }
     }
 
-    /// Puts a block in. Points below `first` are stale. Hook-safe.
-    #[inline]
-    pub(super) fn insert(&self, addr: usize, block: LiveBlock, first: PpId) -> Inserted {
-        if let (Some(word), Some(packed)) = (self.word(addr), pack(block)) {
-            let held = word.load(Ordering::Relaxed);
-            if point_in(held) < first {
+    /// Puts a packed block where there is memory for it and no block of this session. False if that is not so; then
+    /// [`LiveMap::insert`] does it. Points below `first` are stale. Hook-safe.
+    #[inline(always)]
+    pub(super) fn insert_packed(&self, addr: usize, packed: u64, first: PpId) -> bool {
+        match self.word(addr) {
+            Some(word) if point_in(word.load(Ordering::Relaxed)) < first => {
                 word.store(packed, Ordering::Relaxed);
-                return Inserted {
-                    over: None,
-                    is_tracked: true,
-                };
+                true
             }
+            _ => false,
         }
-        self.insert_slow(addr, block, first)
     }
 
-    #[cold]
+    /// Puts a block in. Points below `first` are stale. Hook-safe.
     #[inline(never)]
-    fn insert_slow(&self, addr: usize, block: LiveBlock, first: PpId) -> Inserted {
+    pub(super) fn insert(&self, addr: usize, block: LiveBlock, first: PpId) -> Inserted {
         let Some(place) = Place::of(addr) else {
             let over = self.take_from_side(addr, first);
             let is_tracked = self.side.lock().insert(addr, block);
@@ -126,8 +123,24 @@ impl LiveMap {
 
     /// Takes the block at `addr` out; `None` if there is none of this session. Hook-safe; async-signal-safe but for blocks
     /// in the side table.
-    #[inline]
+    #[inline(always)]
     pub(super) fn take(&self, addr: usize, first: PpId) -> Option<LiveBlock> {
+        if let Some(word) = self.word(addr) {
+            let held = word.load(Ordering::Relaxed);
+            if point_in(held) < first {
+                return None;
+            }
+            if held >> ID_BITS != WIDE_SIZE {
+                word.store(0, Ordering::Relaxed);
+                return Some(unpack(held));
+            }
+        }
+        self.take_slow(addr, first)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn take_slow(&self, addr: usize, first: PpId) -> Option<LiveBlock> {
         match self.word(addr) {
             Some(word) => self.take_word(word, addr, first),
             None if Place::of(addr).is_some() => None,
@@ -135,7 +148,6 @@ impl LiveMap {
         }
     }
 
-    #[inline]
     fn take_word(&self, word: &AtomicU64, addr: usize, first: PpId) -> Option<LiveBlock> {
         let held = word.load(Ordering::Relaxed);
         if point_in(held) < first {
@@ -156,7 +168,7 @@ impl LiveMap {
     }
 
     /// The word for an address, if the trees cover it and there is a leaf.
-    #[inline]
+    #[inline(always)]
     fn word(&self, addr: usize) -> Option<&'static AtomicU64> {
         let place = Place::of(addr)?;
         let branch = self.trees[place.tree_idx][place.root_idx].get()?;

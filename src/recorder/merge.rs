@@ -2,7 +2,8 @@
 
 use std::sync::atomic::Ordering;
 
-use super::journal::{N_SHARDS, apply, ticks_of};
+use super::event::ticks_of;
+use super::journal::N_SHARDS;
 use super::ledger::OpenLedger;
 use super::shard::Buffer;
 
@@ -89,17 +90,10 @@ impl Runs {
 impl Run {
     /// Applies events up to the first that is not before `bound_ticks`, whose time it returns.
     fn apply_until(&mut self, bound_ticks: u64, ledger: &mut OpenLedger<'_>) -> u64 {
-        let words = self
-            .buffer
-            .and_then(|buffer| buffer.get(..self.len))
-            .unwrap_or_default();
-        while let Some(event) = words.get(self.next_idx..).filter(|rest| !rest.is_empty()) {
-            let ticks = ticks_of(event[0].load(Ordering::Relaxed));
-            if ticks >= bound_ticks {
-                return ticks;
-            }
-            self.next_idx += apply(event, ledger);
-        }
-        EXHAUSTED
+        let words = self.buffer.and_then(|buffer| buffer.get(..self.len));
+        let rest = words.and_then(|words| words.get(self.next_idx..));
+        self.next_idx += ledger.apply_until(rest.unwrap_or_default(), bound_ticks);
+        let next = words.and_then(|words| words.get(self.next_idx));
+        next.map_or(EXHAUSTED, |first| ticks_of(first.load(Ordering::Relaxed)))
     }
 }

@@ -4,6 +4,7 @@
 
 #[allow(unsafe_code)]
 mod clock;
+mod event;
 mod journal;
 mod ledger;
 mod live;
@@ -22,7 +23,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use clock::{Moment, Scale};
 use journal::Journal;
-use live::LiveMap;
+use live::{LiveMap, pack};
 use stacks::Stacks;
 
 use crate::sys::lock::Lock;
@@ -207,7 +208,7 @@ impl Recorder {
     /// Records that `size` bytes at `addr` were allocated. A block still recorded there was freed behind the allocator's
     /// back: it is retired and counted. Without memory for the entry the block is counted as untracked and in no other
     /// figure, because its free could never be recorded. Hook-safe.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn record_alloc(
         &self,
         shard: ShardId,
@@ -216,6 +217,17 @@ impl Recorder {
         pp: PpId,
     ) -> Merged {
         let block = LiveBlock { pp, size };
+        if let Some(packed) = pack(block) {
+            if self.live.insert_packed(addr, packed, self.stacks.first()) {
+                return self.journal.alloc_packed(shard, packed);
+            }
+        }
+        self.record_alloc_slow(shard, addr, block)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn record_alloc_slow(&self, shard: ShardId, addr: usize, block: LiveBlock) -> Merged {
         match self.track(shard, addr, block) {
             true => self.journal.alloc(shard, block),
             false => Merged::No,
@@ -223,7 +235,6 @@ impl Recorder {
     }
 
     /// Puts a block into the live map and retires the one that is there. False without memory, which is counted.
-    #[inline]
     fn track(&self, shard: ShardId, addr: usize, block: LiveBlock) -> bool {
         let inserted = self.live.insert(addr, block, self.stacks.first());
         if let Some(over) = inserted.over {
@@ -244,7 +255,7 @@ impl Recorder {
 
     /// Takes the block at `addr` out of the live map; `None` when it is not tracked in this session. To be called before
     /// the inner allocator frees or moves the block. Wait-free but for blocks in the side table; hook-safe.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn take(&self, addr: usize) -> Option<LiveBlock> {
         self.live.take(addr, self.stacks.first())
     }
@@ -260,7 +271,7 @@ impl Recorder {
     }
 
     /// Records that a taken block was freed. Hook-safe.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn record_free(&self, shard: ShardId, block: LiveBlock) -> Merged {
         self.journal.free(shard, block)
     }

@@ -5,7 +5,7 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use super::journal::WIDE_WORDS;
+use super::event::WIDE_WORDS;
 use super::shard::{BUFFER_WORDS, Buffer};
 use super::words::Slot;
 

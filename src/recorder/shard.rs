@@ -8,6 +8,7 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, compiler_fence};
 
 use super::clock::Clock;
+use super::event::{Kind, first_word};
 use crate::sys;
 use crate::sys::lock::{Lock, LockGuard};
 
@@ -16,9 +17,6 @@ pub(super) const BUFFER_WORDS: usize = 8192;
 
 /// A shard's events.
 pub(super) type Buffer = [AtomicU64; BUFFER_WORDS];
-
-/// Bits of an event's first word below the time.
-pub(super) const KIND_BITS: u32 = 2;
 
 /// A shard, alone in its cache lines, which are prefetched in pairs.
 ///
@@ -81,27 +79,28 @@ impl Shard {
         self.len.load(Ordering::Relaxed) + n_words <= BUFFER_WORDS
     }
 
-    /// Appends an event of the owner's at the present time; false if there is no room.
-    #[inline]
+    /// Appends an event of the owner's with the time `ticks`, or a later one so that no event is before another. False if
+    /// there is no room.
+    #[inline(always)]
     pub(super) fn append_as_owner<const N: usize>(
         &self,
         buffers: &[Buffer; 2],
-        clock: &Clock,
-        kind: u64,
+        ticks: u64,
+        kind: Kind,
         rest: [u64; N],
     ) -> bool {
         self.is_inside.store(1, Ordering::Relaxed);
         compiler_fence(Ordering::SeqCst);
         // Acquire: pairs with the Release in the drop of `Stopped`.
         if self.must_stay_out.load(Ordering::Acquire) != 0 {
-            return self.append_stopped_owner(buffers, clock, kind, rest);
+            return self.append_stopped_owner(buffers, ticks, kind, rest);
         }
-        let is_appended = self.append(buffers, clock, kind, rest);
+        let is_appended = self.append(buffers, ticks, kind, rest);
         self.leave();
         is_appended
     }
 
-    #[inline]
+    #[inline(always)]
     fn leave(&self) {
         // Release: pairs with the Acquire in `wait_until_empty`; the event is written before the owner is seen outside.
         self.is_inside.store(0, Ordering::Release);
@@ -122,13 +121,14 @@ impl Shard {
     fn append_stopped_owner<const N: usize>(
         &self,
         buffers: &[Buffer; 2],
-        clock: &Clock,
-        kind: u64,
+        ticks: u64,
+        kind: Kind,
         rest: [u64; N],
     ) -> bool {
         self.is_inside.store(0, Ordering::Release);
         self.leave_slow();
-        self.append_as_guest(buffers, clock, kind, rest)
+        let _held = self.lock.lock();
+        self.append(buffers, ticks, kind, rest)
     }
 
     /// Appends an event of any thread's at the present time; false if there is no room.
@@ -136,36 +136,36 @@ impl Shard {
         &self,
         buffers: &[Buffer; 2],
         clock: &Clock,
-        kind: u64,
+        kind: Kind,
         rest: [u64; N],
     ) -> bool {
         let _held = self.lock.lock();
-        self.append(buffers, clock, kind, rest)
+        self.append(buffers, clock.ticks(), kind, rest)
     }
 
-    #[inline]
+    #[inline(always)]
     fn append<const N: usize>(
         &self,
         buffers: &[Buffer; 2],
-        clock: &Clock,
-        kind: u64,
+        ticks: u64,
+        kind: Kind,
         rest: [u64; N],
     ) -> bool {
         let limit = self.limit.load(Ordering::Acquire);
         let len = self.len.load(Ordering::Relaxed);
-        let end = len.wrapping_add(1 + N);
         let active = &buffers[self.active_idx.load(Ordering::Relaxed) & 1];
-        let words = match active.get(len..end) {
-            Some(words) if end <= limit => words,
-            _ => return false,
+        let room = active.get(len..).and_then(<[_]>::split_first);
+        let room = room.and_then(|(first, others)| Some((first, others.first_chunk::<N>()?)));
+        let Some((first, others)) = room.filter(|_| len < limit) else {
+            return false;
         };
-        let ticks = clock.ticks().max(self.last_ticks.load(Ordering::Relaxed));
-        words[0].store(ticks << KIND_BITS | kind, Ordering::Relaxed);
-        for (word, value) in words[1..].iter().zip(rest) {
+        let ticks = ticks.max(self.last_ticks.load(Ordering::Relaxed));
+        first.store(first_word(kind, ticks), Ordering::Relaxed);
+        for (word, value) in others.iter().zip(rest) {
             word.store(value, Ordering::Relaxed);
         }
         self.last_ticks.store(ticks, Ordering::Relaxed);
-        self.len.store(end, Ordering::Relaxed);
+        self.len.store(len + 1 + N, Ordering::Relaxed);
         true
     }
 

@@ -139,7 +139,12 @@ impl<const W: usize> Table<W> {
     #[inline]
     pub(super) fn get(&self, entry_idx: usize) -> Option<&'static [AtomicU64; W]> {
         let (chunk_idx, offset) = locate(entry_idx);
-        self.chunk(chunk_idx)?.get(offset)
+        // Acquire pairs with the Release in `reserve_chunk`.
+        let first = NonNull::new(self.chunks.get(chunk_idx)?.load(Ordering::Acquire))?;
+        // SAFETY: `locate` gives an offset below the length of the chunk, so the entry is inside the mapping.
+        let entry = unsafe { first.add(offset) };
+        // SAFETY: the entry is zeroed or written atomics, and the chunk lives for ever.
+        Some(unsafe { entry.as_ref() })
     }
 
     /// An entry, with memory for its chunk; `None` when that is exhausted. Lock-free.
