@@ -217,12 +217,17 @@ impl Recorder {
         pp: PpId,
     ) -> Merged {
         let block = LiveBlock { pp, size };
-        if let Some(packed) = pack(block) {
-            if self.live.insert_packed(addr, packed, self.stacks.first()) {
-                return self.journal.alloc_packed(shard, packed);
-            }
+        match self.track_packed(addr, block) {
+            Some(packed) => self.journal.alloc_packed(shard, packed),
+            None => self.record_alloc_slow(shard, addr, block),
         }
-        self.record_alloc_slow(shard, addr, block)
+    }
+
+    /// Puts a block into the live map if nothing is special about it; returns it packed.
+    #[inline(always)]
+    fn track_packed(&self, addr: usize, block: LiveBlock) -> Option<u64> {
+        let first = self.stacks.first();
+        pack(block).filter(|&packed| self.live.insert_packed(addr, packed, first))
     }
 
     #[cold]
@@ -235,6 +240,8 @@ impl Recorder {
     }
 
     /// Puts a block into the live map and retires the one that is there. False without memory, which is counted.
+    #[cold]
+    #[inline(never)]
     fn track(&self, shard: ShardId, addr: usize, block: LiveBlock) -> bool {
         let inserted = self.live.insert(addr, block, self.stacks.first());
         if let Some(over) = inserted.over {
@@ -290,9 +297,10 @@ impl Recorder {
             size: new_size,
             ..block
         };
-        match self.track(shard, addr, resized) {
-            true => self.journal.realloc(shard, block, new_size),
-            false => self.journal.free(shard, block),
+        if self.track_packed(addr, resized).is_some() || self.track(shard, addr, resized) {
+            self.journal.realloc(shard, block, new_size)
+        } else {
+            self.journal.free(shard, block)
         }
     }
 
