@@ -1,8 +1,9 @@
 //! The live map: from a block's address to its program point and size, wait-free.
 //!
 //! A radix tree over a 48-bit address space whose leaves are zero pages with one word per 16 bytes of address: the program
-//! point in the low 28 bits, the size in the upper 36. Blocks at odd multiples of 8 have a tree of their own. What does not
-//! fit is in a locked side table.
+//! point in the low 28 bits, the size in the upper 36. Blocks at other remainders of 16 have trees of their own: the one for
+//! odd multiples of 8 is always there, those for unaligned addresses are made when one is met. What does not fit is in a
+//! locked side table.
 //!
 //! Accesses to words are Relaxed: a word belongs to whoever owns the block at its address, and the program hands that
 //! ownership from thread to thread with a happens-before of its own, or has a data race on the block itself.
@@ -17,6 +18,8 @@ use crate::sys::lock::Lock;
 type Leaf = [AtomicU64; 1 << LEAF_BITS];
 type Branch = [Slot<Leaf>; 1 << BRANCH_BITS];
 type Root = [Slot<Branch>; 1 << ROOT_BITS];
+/// By an unaligned address modulo 16; the places of multiples of 8 stay empty.
+type UnalignedTrees = [Root; 1 << GRANULE_BITS];
 
 const GRANULE_BITS: u32 = 4;
 const LEAF_BITS: u32 = 18;
@@ -63,6 +66,7 @@ pub(super) struct Inserted {
 pub(super) struct LiveMap {
     /// For addresses at even and at odd multiples of 8.
     trees: [Root; 2],
+    unaligned: Slot<UnalignedTrees>,
     side: Lock<Side>,
 }
 
@@ -71,6 +75,7 @@ impl LiveMap {
     pub(super) const fn new() -> Self {
         Self {
             trees: [const { [const { Slot::new() }; 1 << ROOT_BITS] }; 2],
+            unaligned: Slot::new(),
             side: Lock::new(Side {
                 chunk: 0,
                 n_entries: 0,
@@ -141,9 +146,8 @@ impl LiveMap {
     #[cold]
     #[inline(never)]
     fn take_slow(&self, addr: usize, first: PpId) -> Option<LiveBlock> {
-        match self.word(addr) {
-            Some(word) => self.take_word(word, addr, first),
-            None if Place::of(addr).is_some() => None,
+        match Place::of(addr) {
+            Some(place) => self.take_word(self.word_at(place)?, addr, first),
             None => self.take_from_side(addr, first),
         }
     }
@@ -167,24 +171,43 @@ impl LiveMap {
         (block.pp >= first).then_some(block)
     }
 
-    /// The word for an address, if the trees cover it and there is a leaf.
+    /// The word for an aligned address, if the trees cover it and there is a leaf.
     #[inline(always)]
     fn word(&self, addr: usize) -> Option<&'static AtomicU64> {
         let place = Place::of(addr)?;
-        let branch = self.trees[place.tree_idx][place.root_idx].get()?;
+        if !place.is_aligned() {
+            return None;
+        }
+        let branch = self.trees[place.residue / 8 % 2][place.root_idx].get()?;
         let leaf = branch[place.branch_idx].get()?;
         Some(&leaf[place.leaf_idx])
     }
 
+    /// The word for a place, if there is a leaf.
+    fn word_at(&self, place: Place) -> Option<&'static AtomicU64> {
+        let tree = match place.is_aligned() {
+            true => &self.trees[place.residue / 8],
+            false => &self.unaligned.get()?[place.residue],
+        };
+        let leaf = tree[place.root_idx].get()?[place.branch_idx].get()?;
+        Some(&leaf[place.leaf_idx])
+    }
+
     fn reserve_word(&self, place: Place) -> Option<&'static AtomicU64> {
-        let branch = self.trees[place.tree_idx][place.root_idx].fill()?;
-        let leaf = branch[place.branch_idx].fill()?;
+        let tree = match place.is_aligned() {
+            true => &self.trees[place.residue / 8],
+            false => &self.unaligned.fill()?[place.residue],
+        };
+        let leaf = tree[place.root_idx].fill()?[place.branch_idx].fill()?;
         Some(&leaf[place.leaf_idx])
     }
 
     /// Takes all blocks out and gives the memory back to the system. Words that other threads write meanwhile may stay.
     pub(super) fn clear(&self) {
-        let branches = self.trees.as_flattened().iter().filter_map(Slot::get);
+        let unaligned = self.unaligned.get().map(|trees| trees.as_flattened());
+        let slots = self.trees.as_flattened().iter();
+        let slots = slots.chain(unaligned.unwrap_or_default());
+        let branches = slots.filter_map(Slot::get);
         let leaves = branches.flat_map(|branch| branch.iter().filter_map(Slot::get));
         leaves.for_each(|leaf| crate::sys::zero_words(leaf));
         self.side.lock().clear();
@@ -194,7 +217,8 @@ impl LiveMap {
 /// Where an address is in the trees.
 #[derive(Clone, Copy)]
 struct Place {
-    tree_idx: usize,
+    /// The address modulo 16.
+    residue: usize,
     root_idx: usize,
     branch_idx: usize,
     leaf_idx: usize,
@@ -205,16 +229,21 @@ impl Place {
     #[inline]
     fn of(addr: usize) -> Option<Self> {
         let addr = addr as u64;
-        if addr >> ADDR_BITS != 0 || addr % 8 != 0 {
+        if addr >> ADDR_BITS != 0 {
             return None;
         }
         let bits = |low: u32, n: u32| (addr >> low) as usize & ((1 << n) - 1);
         Some(Self {
-            tree_idx: bits(3, 1),
+            residue: bits(0, GRANULE_BITS),
             root_idx: bits(ADDR_BITS - ROOT_BITS, ROOT_BITS),
             branch_idx: bits(GRANULE_BITS + LEAF_BITS, BRANCH_BITS),
             leaf_idx: bits(GRANULE_BITS, LEAF_BITS),
         })
+    }
+
+    #[inline(always)]
+    fn is_aligned(self) -> bool {
+        self.residue % 8 == 0
     }
 }
 
@@ -374,6 +403,17 @@ mod tests {
                 std::assert_eq!(map.take(addr, FIRST), Some(put));
                 std::assert_eq!(map.take(addr, FIRST), None);
             }
+        }
+    }
+
+    #[test]
+    fn a_signal_handler_can_take_any_block_below_64_gib_while_the_side_table_is_held() {
+        let map = map();
+        let _interrupted = map.side.lock();
+        for addr in (0x7fff_1234_5670..).take(33) {
+            let put = block(10, LARGEST_NARROW);
+            std::assert_eq!(map.insert(addr, put, FIRST), tracked(None));
+            std::assert_eq!(map.take(addr, FIRST), Some(put));
         }
     }
 

@@ -112,14 +112,12 @@ impl Recorder {
     /// memory for the tables; then nothing may be recorded. Not hook-safe.
     pub(crate) fn start(&self, mode: Mode) -> bool {
         self.journal.clock.choose();
-        let Some(first) = self.stacks.restart() else {
-            return false;
-        };
         self.n_freed_behind.store(0, Ordering::Relaxed);
         self.n_untracked.store(0, Ordering::Relaxed);
         let start = self.journal.clock.moment();
         *self.session.lock() = Session { mode, start };
-        self.journal.open(first, start.ticks)
+        self.stacks
+            .restart(|first| self.journal.open(first, start.ticks))
     }
 
     /// Ends the session: closes the shards, merges what they hold and returns everything recorded; the tables are empty

@@ -66,8 +66,14 @@ impl Stacks {
         self.clear_locked(&mut self.writer.lock());
     }
 
-    /// Forgets all stacks and makes the unattributed point of a new session, and its number. `None` without memory.
-    pub(super) fn restart(&self) -> Option<PpId> {
+    /// Forgets all stacks and makes the unattributed point of a new session, then calls `open` with its number; false from
+    /// there or without memory. Until `open` returns no stack gets a number: a thread that is late from the last session
+    /// would put a block into the new one whose event nobody takes yet.
+    pub(super) fn restart(&self, open: impl FnOnce(PpId) -> bool) -> bool {
+        self.restart_locked(open).unwrap_or(false)
+    }
+
+    fn restart_locked(&self, open: impl FnOnce(PpId) -> bool) -> Option<bool> {
         let mut writer = self.writer.lock();
         self.clear_locked(&mut writer);
         self.index.reserve_chunk(0)?;
@@ -77,7 +83,7 @@ impl Stacks {
         }
         store_meta(self.metas.reserve(id as usize)?, 0, meta_key(0, 0)?);
         writer.last_id = id;
-        Some(PpId(id))
+        Some(open(PpId(id)))
     }
 
     fn clear_locked(&self, writer: &mut Writer) {
@@ -313,12 +319,24 @@ mod tests {
 
     fn started() -> Box<Stacks> {
         let stacks = Box::new(Stacks::new());
-        stacks.restart().unwrap();
+        std::assert!(stacks.restart(|_| true));
         stacks
     }
 
     fn intern(stacks: &Stacks, frames: &[usize], tag: u32) -> PpId {
         stacks.intern(frames, tag, |_| true)
+    }
+
+    #[test]
+    fn no_stack_gets_a_number_before_the_session_is_open() {
+        let stacks = started();
+        intern(&stacks, &[1], 0);
+        std::assert!(stacks.restart(|first| {
+            let slow_path_waits = stacks.writer.try_lock().is_none();
+            let key = meta_key(1, 0).unwrap();
+            let is_forgotten = stacks.find(0, hash_of(&[1], key), &[1], key).is_none();
+            slow_path_waits && is_forgotten && first == stacks.first()
+        }));
     }
 
     #[test]
@@ -419,7 +437,8 @@ mod tests {
     fn numbers_go_on_after_a_restart_and_the_old_ones_are_stale() {
         let stacks = started();
         let old = intern(&stacks, &[1, 2], 0);
-        let unattributed = stacks.restart().unwrap();
+        std::assert!(stacks.restart(|_| true));
+        let unattributed = stacks.first();
         std::assert!(old < unattributed);
         std::assert_eq!(stacks.first(), unattributed);
         let new = intern(&stacks, &[1, 2], 0);
@@ -440,8 +459,8 @@ mod tests {
         std::assert!(intern(&stacks, &[3], 0) > known);
         std::assert_eq!(intern(&stacks, &[4], 0), stacks.first());
         std::assert_eq!(intern(&stacks, &[1], 0), known);
-        std::assert!(stacks.restart().is_some());
+        std::assert!(stacks.restart(|_| true));
         stacks.writer.lock().last_id = MAX_ID;
-        std::assert!(stacks.restart().is_none());
+        std::assert!(!stacks.restart(|_| true));
     }
 }
