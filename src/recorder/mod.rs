@@ -259,7 +259,7 @@ impl Recorder {
     }
 
     /// Takes the block at `addr` out of the live map; `None` when it is not tracked in this session. To be called before
-    /// the inner allocator frees or moves the block. Wait-free but for blocks in the side table; hook-safe.
+    /// the inner allocator frees or moves the block. Wait-free but for blocks of 64 GiB and more; hook-safe.
     #[inline(always)]
     pub(crate) fn take(&self, addr: usize) -> Option<LiveBlock> {
         self.live.take(addr, self.stacks.first())
@@ -309,7 +309,7 @@ impl Recorder {
     }
 
     /// As [`Recorder::record_realloc`], for a thread that may hold one of the recorder's locks. When the event is lost, the
-    /// block stays recorded with its old size. Async-signal-safe but for blocks in the side table.
+    /// block stays recorded with its old size. Async-signal-safe but for blocks of 64 GiB and more.
     pub(crate) fn defer_realloc(&self, block: LiveBlock, addr: usize, new_size: usize) {
         let known_size = match self.journal.defer_realloc(block, new_size) {
             true => new_size,
