@@ -5,7 +5,7 @@
 //! return address; behind them lies an arena with the words that the entries' walks read. The first return address is one
 //! of these words: where it is looked for only decides which set is searched, so that a stale place costs a walk at most.
 
-use super::stack::{LiveStack, QUAD};
+use super::stack::LiveStack;
 use super::{Registers, walk};
 use crate::sys;
 use std::sync::OnceLock;
@@ -28,8 +28,8 @@ const ARENA_START: usize = HINTS + N_HINTS;
 const MEMO_WORDS: usize = 32 << 10;
 /// Threads that can have a memo at the same time.
 const N_MEMOS: usize = 512;
-/// Words of the arena for each run of words that are compared together.
-const PIECE: usize = 2 * QUAD;
+/// Arena pieces are multiples of this, so that an entry's successor often fits in its place.
+const PIECE: usize = 8;
 
 // What the words of an entry mean.
 const PC: usize = 0;
@@ -188,10 +188,9 @@ impl Memo {
         registers: Registers,
         generation: u32,
         stack: &LiveStack<'_>,
-        mut recording: Recording,
+        recording: &Recording,
         id: u32,
     ) {
-        recording.fill_quad();
         if !recording.is_whole() {
             // Make room for the next time, unless an empty arena would not have been enough.
             if self.arena_end() > (ARENA_START + MEMO_WORDS) / 2 {
@@ -203,12 +202,17 @@ impl Memo {
             return;
         };
         let set = self.set(registers.sp, return_address);
-        let Some((entry, start, capacity)) = self.place(set, generation, &recording) else {
+        let Some((entry, start, capacity)) = self.place(set, generation, recording) else {
             return;
         };
         let values = [
             registers.pc as u64,
-            registers.sp as u64 | u64::from(recording.uses_initial_fp) * USES_FP,
+            registers.sp as u64
+                | if recording.uses_initial_fp {
+                    USES_FP
+                } else {
+                    0
+                },
             registers.fp as u64,
             pair(id as usize, generation as usize),
             pair(start, start + recording.len()),
@@ -246,7 +250,10 @@ impl Memo {
             }
             return Some((entry, old_start, old_capacity));
         }
-        let capacity = recording.len();
+        let capacity = recording
+            .len()
+            .next_multiple_of(PIECE)
+            .min(MEMO_WORDS - recording.start);
         let arena_len = recording.start + capacity - ARENA_START;
         self.0[ARENA_LEN].store(arena_len as u64, Ordering::Relaxed);
         Some((entry, recording.start, capacity))
@@ -326,21 +333,6 @@ impl Recording {
                 self.at += 2;
             }
             _ => self.at = Self::BROKEN,
-        }
-    }
-
-    /// Repeats the last word until there are as many as are compared together.
-    fn fill_quad(&mut self) {
-        while self.is_whole() && self.len() % PIECE != 0 {
-            let (from, to) = (self.at - 2, self.at);
-            if to + 2 > self.words.len() {
-                self.at = Self::BROKEN;
-                return;
-            }
-            for (from, to) in (from..to).zip(to..) {
-                self.words[to].store(self.words[from].load(Ordering::Relaxed), Ordering::Relaxed);
-            }
-            self.at += 2;
         }
     }
 

@@ -164,7 +164,7 @@ impl Tracer {
             recording,
         ) {
             if let Some(stack) = bounds.live_above(&anchor, registers.sp) {
-                memo.insert(registers, generation, &stack, recording, id);
+                memo.insert(registers, generation, &stack, &recording, id);
             }
         }
         let spill = frames.into_spill();

@@ -8,9 +8,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 const WORD: usize = size_of::<usize>();
 
-/// The words that [`LiveStack::matches`] compares at a time.
-pub(super) const QUAD: usize = 4;
-
 /// Where the current thread's own stack lies. Stays on its thread.
 #[derive(Clone, Copy)]
 pub(super) struct OwnBounds {
@@ -113,17 +110,18 @@ impl LiveStack<'_> {
         self.index(addr) < self.n_words
     }
 
-    /// Whether the stack holds all words of `quads`: runs of [`QUAD`] pairs of a word's index above the start, and its value.
-    /// The pairs may hold anything; an index outside the stack is never read and never matches.
+    /// Whether the stack holds all words of `pairs`, which are a word's index above the start and its value each. They may
+    /// hold anything; an index outside the stack is never read and never matches.
     #[inline(always)]
-    pub(super) fn matches(&self, quads: &[AtomicU64]) -> bool {
+    pub(super) fn matches(&self, pairs: &[AtomicU64]) -> bool {
         // Relaxed: a memo is only written by the thread that reads it.
         let is_at = |pair: &[AtomicU64]| {
             let idx = pair[0].load(Ordering::Relaxed) as usize;
             idx < self.n_words && self.holds(idx, pair[1].load(Ordering::Relaxed))
         };
-        // Unrolled: the end of the loop costs as much as a word.
-        for quad in quads.chunks_exact(2 * QUAD) {
+        // Unrolled: the end of the loop costs nearly as much as a word.
+        let mut quads = pairs.chunks_exact(8);
+        for quad in &mut quads {
             if !(is_at(&quad[0..2])
                 && is_at(&quad[2..4])
                 && is_at(&quad[4..6])
@@ -132,7 +130,8 @@ impl LiveStack<'_> {
                 return false;
             }
         }
-        true
+        let mut rest = quads.remainder().chunks_exact(2);
+        rest.all(is_at)
     }
 
     /// The word with the index `idx` above the start; `None` when it is not inside.
@@ -205,18 +204,35 @@ mod tests {
         let bounds = OwnBounds::query();
         let stack = bounds.live_from(&words[0]).unwrap();
         let base = &raw const words as usize;
-        let check = |pairs: [(usize, usize); QUAD]| {
-            let words = pairs.map(|(idx, value)| [idx as u64, value as u64].map(AtomicU64::new));
-            stack.matches(words.as_flattened())
+        let check = |pairs: &[(usize, usize)]| {
+            let words: Vec<_> = pairs
+                .iter()
+                .flat_map(|&(idx, value)| [idx as u64, value as u64].map(AtomicU64::new))
+                .collect();
+            stack.matches(&words)
         };
-        std::assert!(check([(2, 9), (0, 7), (1, 8), (0, 7)]));
-        std::assert!(!check([(2, 9), (0, 8), (1, 8), (0, 7)]));
-        std::assert!(!check([(2, 9), (0, 7), (1, 8), (1, 9)]));
-        std::assert!(!check([(2, 9), (0, 7), (1, 8 | 1 << 63), (0, 7)]));
         let n_words = (bounds.range().end - base) / WORD;
-        std::assert!(stack.matches(&[]));
-        for outside in [n_words, n_words + 1, usize::MAX / WORD, usize::MAX] {
-            std::assert!(!check([(0, 7), (outside, 7), (0, 7), (0, 7)]));
+        let wrong = [
+            (0, 8),
+            (1, 9),
+            (1, 8 | 1 << 63),
+            (n_words, 7),
+            (n_words + 1, 7),
+            (usize::MAX / WORD, 7),
+            (usize::MAX, 7),
+        ];
+        for len in 0..13 {
+            let equal: Vec<_> = (0..len)
+                .map(|at| [(2, 9), (0, 7), (1, 8)][at % 3])
+                .collect();
+            std::assert!(check(&equal), "{len}");
+            for at in 0..len {
+                for pair in wrong {
+                    let mut pairs = equal.clone();
+                    pairs[at] = pair;
+                    std::assert!(!check(&pairs), "{pair:?} at {at} of {len}");
+                }
+            }
         }
     }
 
