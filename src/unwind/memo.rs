@@ -323,6 +323,18 @@ impl Recording {
         self.at - self.start
     }
 
+    /// Where the words go that [`Recording::add`] will add: pairs of a word's index above the stack pointer and its value.
+    #[inline]
+    pub(super) fn room(&self) -> &'static [AtomicU64] {
+        self.words.get(self.at..).unwrap_or_default()
+    }
+
+    /// Notes the words that were put at the start of [`Recording::room`].
+    #[inline]
+    pub(super) fn add(&mut self, n_pairs: usize) {
+        self.at += 2 * n_pairs;
+    }
+
     /// Notes a word that the walk depends on.
     #[inline]
     pub(super) fn word(&mut self, addr: usize, value: usize) {

@@ -138,7 +138,7 @@ impl Tracer {
             frames.push(cursor.pc);
         }
         let anchor = Anchor::new();
-        let stack = bounds.live_from(&anchor);
+        let stack = bounds.live_above(&anchor, registers.sp);
         let mut stop = Stop::BadStack;
         let mut recording = None;
         if let Some(stack) = stack {
@@ -158,14 +158,13 @@ impl Tracer {
         }
         count(stop);
         let id = ids.intern(frames.as_slice(), stop == Stop::Outermost);
-        if let (true, Some(memo), Some(recording)) = (
+        if let (true, Some(memo), Some(recording), Some(stack)) = (
             is_complete && !cursor.is_guessed,
             self.memo.get(),
             recording,
+            stack,
         ) {
-            if let Some(stack) = bounds.live_above(&anchor, registers.sp) {
-                memo.insert(registers, generation, &stack, &recording, id);
-            }
+            memo.insert(registers, generation, &stack, &recording, id);
         }
         let spill = frames.into_spill();
         if !self.is_released.get() {

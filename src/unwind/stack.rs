@@ -76,18 +76,6 @@ impl OwnBounds {
             anchor: PhantomData,
         })
     }
-
-    /// The stack from `anchor` up, if `anchor` is a local variable on it.
-    #[inline]
-    pub(super) fn live_from<'anchor>(&self, anchor: &'anchor Anchor) -> Option<LiveStack<'anchor>> {
-        let start = &raw const anchor.0 as usize;
-        let is_inside = start >= self.low && start < self.high;
-        is_inside.then(|| LiveStack {
-            start,
-            n_words: (self.high - start) / WORD,
-            anchor: PhantomData,
-        })
-    }
 }
 
 impl LiveStack<'_> {
@@ -140,6 +128,18 @@ impl LiveStack<'_> {
         (idx < self.n_words).then(|| self.word(self.start + idx * WORD))
     }
 
+    /// The start of the live part.
+    #[inline]
+    pub(super) fn start(&self) -> usize {
+        self.start
+    }
+
+    /// The address of the word with the index `idx` above the start, which need not be inside.
+    #[inline]
+    pub(super) fn address_above(&self, idx: usize) -> usize {
+        self.start.wrapping_add(idx.wrapping_mul(WORD))
+    }
+
     /// The index of the word at `addr`; a huge one when `addr` is below the start or not aligned.
     #[inline]
     fn index(&self, addr: usize) -> usize {
@@ -172,6 +172,12 @@ impl LiveStack<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    impl OwnBounds {
+        fn live_from<'anchor>(&self, anchor: &'anchor Anchor) -> Option<LiveStack<'anchor>> {
+            self.live_above(anchor, &raw const anchor.0 as usize)
+        }
+    }
 
     /// An anchor with a value that can be looked for.
     fn anchor(value: usize) -> Anchor {

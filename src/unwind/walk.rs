@@ -1,10 +1,13 @@
 //! The walk: from frame to frame until the outermost one, the depth asked for, or a reason to stop.
 
+use super::memory::OwnMemory;
 use super::rule::{Base, FrameRule, PackedRule, Place, PlaceBase, SavedFp, Unpacked};
 use super::rule_cache::{self, Cached};
+use super::stack::LiveStack;
 use super::{Registers, cfi, frame_pointer};
 use crate::modules;
 use crate::sys::MappedWords;
+use std::sync::atomic::Ordering;
 
 /// The registers of one frame, and how its pc came about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -181,9 +184,9 @@ pub(super) fn walk<M: Memory>(
 
 /// As [`walk`], for frames that mostly have simple rules. Between them everything lives in registers; the other steps get
 /// copies.
-pub(super) fn walk_fast<M: Memory + Copy>(
+pub(super) fn walk_fast(
     cursor: &mut Cursor,
-    memory: &mut M,
+    memory: &mut OwnMemory<'_>,
     frames: &mut Frames,
     max: usize,
 ) -> Stop {
@@ -197,6 +200,8 @@ pub(super) fn walk_fast<M: Memory + Copy>(
     let mut n_frames = frames.len;
     let mut room = frames.room(max);
     'frames: loop {
+        let free = room.get_mut(n_frames..).unwrap_or_default();
+        n_frames += sp_frames(&mut pc, &mut sp, &mut fp, &mut reads, free);
         'other: {
             let Cached::Hit(rule) = rule_cache::get(pc.wrapping_sub(1)) else {
                 break 'other;
@@ -234,6 +239,56 @@ pub(super) fn walk_fast<M: Memory + Copy>(
         n_frames = frames.len;
         room = frames.room(max);
     }
+}
+
+/// Walks while the frames have rules "CFA = sp + n", and puts the callers' pcs into `free`; gives their number. Within the
+/// loop places are word indices on the stack, so that one number is checked, read from and noted.
+#[inline(always)]
+fn sp_frames(
+    pc: &mut usize,
+    sp: &mut usize,
+    fp: &mut usize,
+    memory: &mut OwnMemory<'_>,
+    free: &mut [usize],
+) -> usize {
+    let stack = memory.stack;
+    let mut sp_idx = LiveStack::index_above(stack.start(), *sp) as usize;
+    let mut last_fp = None;
+    let mut n_frames = 0;
+    let notes = memory.recording.room().chunks_exact(2);
+    for (slot, note) in free.iter_mut().zip(notes) {
+        let Cached::Hit(rule) = rule_cache::get(pc.wrapping_sub(1)) else {
+            break;
+        };
+        if !rule.is_sp_relative() {
+            break;
+        }
+        let cfa_idx = sp_idx.wrapping_add(rule.cfa_words());
+        let pc_idx = cfa_idx.wrapping_sub(1);
+        let Some(caller_pc) = stack.read_above(pc_idx).filter(|&pc| pc != 0) else {
+            break;
+        };
+        if rule.fp_words_below_cfa() != 0 {
+            let fp_idx = cfa_idx.wrapping_sub(rule.fp_words_below_cfa());
+            let Some(saved_fp) = stack.read_above(fp_idx) else {
+                break;
+            };
+            last_fp = Some((fp_idx, saved_fp));
+        }
+        // Relaxed: only this thread reads them.
+        note[0].store(pc_idx as u64, Ordering::Relaxed);
+        note[1].store(caller_pc as u64, Ordering::Relaxed);
+        *slot = caller_pc;
+        (*pc, sp_idx) = (caller_pc, cfa_idx);
+        n_frames += 1;
+    }
+    *sp = stack.address_above(sp_idx);
+    memory.recording.add(n_frames);
+    if let Some((fp_idx, saved_fp)) = last_fp {
+        memory.replaces_fp(stack.address_above(fp_idx));
+        *fp = saved_fp;
+    }
+    n_frames
 }
 
 /// Takes one step of any kind, and more until `cursor` is an ordinary frame again.
