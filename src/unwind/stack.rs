@@ -162,8 +162,8 @@ impl LiveStack<'_> {
     fn word(&self, addr: usize) -> usize {
         std::debug_assert!(self.contains(addr));
         let addr = addr as *const usize;
-        // SAFETY: `live_from` saw that the range starts at a borrowed local of the running thread's own stack and ends
-        // where the system says that the stack ends; the stack is contiguous, so each aligned word between is mapped.
+        // SAFETY: `live_above` saw that the range lies between a borrowed local of the running thread's own stack and where
+        // the system says that the stack ends; the stack is contiguous, so each aligned word between is mapped.
         // Volatile, because other frames own the word.
         unsafe { addr.read_volatile() }
     }

@@ -265,9 +265,12 @@ fn sp_frames(
         }
         let cfa_idx = sp_idx.wrapping_add(rule.cfa_words());
         let pc_idx = cfa_idx.wrapping_sub(1);
-        let Some(caller_pc) = stack.read_above(pc_idx).filter(|&pc| pc != 0) else {
+        let Some(caller_pc) = stack.read_above(pc_idx) else {
             break;
         };
+        if caller_pc == 0 {
+            break;
+        }
         if rule.fp_words_below_cfa() != 0 {
             let fp_idx = cfa_idx.wrapping_sub(rule.fp_words_below_cfa());
             let Some(saved_fp) = stack.read_above(fp_idx) else {
