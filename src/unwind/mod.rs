@@ -6,6 +6,7 @@
 pub(crate) mod arch;
 mod cfi;
 mod frame_pointer;
+mod frames;
 mod memo;
 mod memory;
 mod row;
@@ -19,13 +20,14 @@ pub(crate) use arch::Registers;
 
 use crate::modules;
 use crate::sys::MappedWords;
+use frames::Frames;
 use memo::{Memo, Recording};
 use memory::{AnyMemory, OwnMemory};
 use stack::{Anchor, OwnBounds};
 use std::cell::{Cell, RefCell};
 use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicU64, Ordering};
-use walk::{Cursor, Frames, Stop};
+use walk::{Cursor, Stop};
 
 /// How many frames of a stack are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
