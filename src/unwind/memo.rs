@@ -2,10 +2,11 @@
 //! stack.
 //!
 //! A thread's memo is a piece of a process-wide pool. It begins with sets of entries, found by stack pointer and first
-//! return address; behind them lies an arena with the words that the entries' walks read.
+//! return address; behind them lies an arena with the words that the entries' walks read. The first return address is one
+//! of these words: where it is looked for only decides which set is searched, so that a stale place costs a walk at most.
 
-use super::Registers;
-use super::stack::{LiveStack, StackWord};
+use super::stack::LiveStack;
+use super::{Registers, walk};
 use crate::sys;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,8 +20,12 @@ const ENTRY: usize = 8;
 const ARENA_LEN: usize = N_ENTRIES * ENTRY;
 /// Which way of a full set goes next.
 const NEXT_WAY: usize = ARENA_LEN + 1;
-const ARENA_START: usize = ARENA_LEN + ENTRY;
-const MEMO_WORDS: usize = 16 << 10;
+/// For some pcs, where the first return address lies: the pc, and in the low [`HINT_BITS`] its index above the stack pointer.
+const HINTS: usize = ARENA_LEN + ENTRY;
+const N_HINTS: usize = 128;
+const HINT_BITS: u32 = 16;
+const ARENA_START: usize = HINTS + N_HINTS;
+const MEMO_WORDS: usize = 32 << 10;
 /// Threads that can have a memo at the same time.
 const N_MEMOS: usize = 512;
 /// Arena pieces are multiples of this, so that an entry's successor often fits in its place.
@@ -28,17 +33,17 @@ const PIECE: usize = 8;
 
 // What the words of an entry mean.
 const PC: usize = 0;
+/// The stack pointer, with [`USES_FP`] when the walk used the initial frame pointer.
 const SP: usize = 1;
-const RETURN_ADDRESS: usize = 2;
-const FP: usize = 3;
-/// All bits when the walk used the initial frame pointer, none when not.
-const FP_MASK: usize = 4;
+const FP: usize = 2;
 /// The stack's number, and above it the module generation.
-const ID: usize = 5;
-/// Where the words begin, and above it how many there are.
-const WORDS: usize = 6;
+const ID: usize = 3;
+/// Where the words begin, and above it where they end.
+const WORDS: usize = 4;
 /// How many words there is room for.
-const CAPACITY: usize = 7;
+const CAPACITY: usize = 5;
+/// A bit that no stack pointer has: [`OwnBounds::live_above`](super::stack::OwnBounds::live_above) refuses it.
+const USES_FP: u64 = 1;
 
 /// The memory of all memos.
 static POOL: OnceLock<Option<&'static [AtomicU64]>> = OnceLock::new();
@@ -52,10 +57,9 @@ pub(super) fn prepare() {
 
 /// The memo of one thread.
 #[derive(Clone, Copy)]
-pub(super) struct Memo {
-    words: &'static [AtomicU64],
-    memo_idx: usize,
-}
+pub(super) struct Memo(&'static Words);
+
+type Words = [AtomicU64; MEMO_WORDS];
 
 /// A stack that the memo knows.
 #[derive(Clone, Copy)]
@@ -75,14 +79,6 @@ impl Entry {
     }
 }
 
-/// What identifies a stack before its words are compared.
-#[derive(Clone, Copy)]
-pub(super) struct Key {
-    pub(super) registers: Registers,
-    pub(super) return_address: usize,
-    pub(super) generation: u32,
-}
-
 impl Memo {
     /// Takes an empty memo from the pool; `None` when all are in use or [`prepare`] made none. Hook-safe.
     pub(super) fn claim() -> Option<Self> {
@@ -96,7 +92,7 @@ impl Memo {
                 if bits >> bit & 1 == 0 {
                     let memo_idx = word_idx * 64 + bit;
                     let words = pool.get(memo_idx * MEMO_WORDS..)?.get(..MEMO_WORDS)?;
-                    return Some(Self { words, memo_idx });
+                    return words.try_into().ok().map(Self);
                 }
             }
         }
@@ -105,47 +101,96 @@ impl Memo {
 
     /// Gives the memo back. Hook-safe.
     pub(super) fn release(self) {
-        sys::zero_words(self.words);
-        let word = &IN_USE[self.memo_idx / 64];
-        word.fetch_and(!(1 << (self.memo_idx % 64)), Ordering::Release);
+        let Some(Some(pool)) = POOL.get() else {
+            return;
+        };
+        sys::zero_words(self.0);
+        let distance = self.0.as_ptr().addr() - pool.as_ptr().addr();
+        let memo_idx = distance / size_of::<Words>();
+        let word = &IN_USE[memo_idx / 64];
+        word.fetch_and(!(1 << (memo_idx % 64)), Ordering::Release);
     }
 
-    /// The entry of the stack that `key` and the words on `stack` identify. Hook-safe.
-    #[inline(never)]
-    pub(super) fn find(&self, key: &Key, stack: &LiveStack<'_>) -> Option<Entry> {
-        let Registers { pc, sp, fp } = key.registers;
-        for entry in self.set(key)?.chunks_exact(ENTRY) {
+    /// The entry of the stack that starts at `registers`; `stack` is live from their stack pointer up. Hook-safe.
+    #[inline(always)]
+    pub(super) fn find(
+        &self,
+        registers: Registers,
+        generation: u32,
+        stack: &LiveStack<'_>,
+    ) -> Option<Entry> {
+        let Registers { pc, sp, fp } = registers;
+        let return_address = stack.read_above(self.return_slot(registers))?;
+        for entry in self.set(sp, return_address).chunks_exact(ENTRY) {
             // Relaxed: only this thread writes its memo.
             let word = |idx: usize| entry[idx].load(Ordering::Relaxed);
-            let differences = word(PC) ^ pc as u64
-                | word(SP) ^ sp as u64
-                | word(RETURN_ADDRESS) ^ key.return_address as u64
-                | (word(FP) ^ fp as u64) & word(FP_MASK)
-                | word(ID) >> 32 ^ u64::from(key.generation);
-            if differences != 0 {
+            if word(PC) != pc as u64 || word(ID) >> 32 != u64::from(generation) {
                 continue;
             }
-            let (start, n_words) = unpair(word(WORDS));
-            let words = self.words.get(start..)?.get(..n_words)?;
-            if stack.matches(sp, words) {
+            let is_same_frame = match word(SP) ^ sp as u64 {
+                0 => true,
+                USES_FP => word(FP) == fp as u64,
+                _ => false,
+            };
+            if !is_same_frame {
+                continue;
+            }
+            let (start, end) = unpair(word(WORDS));
+            if stack.matches(self.0.get(start..end)?) {
                 return Some(Entry(entry));
             }
         }
         None
     }
 
+    /// The index above the stack pointer at which the first return address is to be looked for; a huge one when the tables
+    /// do not tell simply.
+    #[inline(always)]
+    fn return_slot(&self, registers: Registers) -> usize {
+        let pc = registers.pc;
+        let word = self.0[HINTS + pc / 4 % N_HINTS].load(Ordering::Relaxed);
+        let idx = word ^ (pc as u64) << HINT_BITS;
+        if idx >> HINT_BITS == 0 {
+            return idx as usize;
+        }
+        self.return_slot_slow(registers)
+    }
+
+    /// As the tables have it. Kept for the next time.
+    #[cold]
+    #[inline(never)]
+    fn return_slot_slow(&self, registers: Registers) -> usize {
+        let Some(slot) = walk::simple_return_slot(registers) else {
+            return usize::MAX;
+        };
+        let idx = LiveStack::index_above(registers.sp, slot);
+        if idx >> HINT_BITS == 0 {
+            let word = (registers.pc as u64) << HINT_BITS | idx;
+            self.0[HINTS + registers.pc / 4 % N_HINTS].store(word, Ordering::Relaxed);
+        }
+        idx as usize
+    }
+
     /// Begins to note the words that a walk from `sp` reads.
     pub(super) fn record(&self, sp: usize) -> Recording {
         Recording {
-            words: self.words,
+            words: self.0,
             start: self.arena_end(),
             at: self.arena_end(),
             ..Recording::nowhere(sp)
         }
     }
 
-    /// Keeps the stack that was walked while `recording`, in place of another one.
-    pub(super) fn insert(&self, key: &Key, recording: &Recording, id: u32) {
+    /// Keeps the stack that starts at `registers` and was walked while `recording`, in place of another one. `stack` is live
+    /// from their stack pointer up.
+    pub(super) fn insert(
+        &self,
+        registers: Registers,
+        generation: u32,
+        stack: &LiveStack<'_>,
+        recording: &Recording,
+        id: u32,
+    ) {
         if !recording.is_whole() {
             // Make room for the next time, unless an empty arena would not have been enough.
             if self.arena_end() > (ARENA_START + MEMO_WORDS) / 2 {
@@ -153,22 +198,24 @@ impl Memo {
             }
             return;
         }
-        let Some((entry, start, capacity)) = self.place(key, recording) else {
+        let Some(return_address) = stack.read_above(self.return_slot_slow(registers)) else {
             return;
         };
-        let (registers, len) = (key.registers, recording.len());
+        let set = self.set(registers.sp, return_address);
+        let Some((entry, start, capacity)) = self.place(set, generation, recording) else {
+            return;
+        };
         let values = [
             registers.pc as u64,
-            registers.sp as u64,
-            key.return_address as u64,
+            registers.sp as u64
+                | if recording.uses_initial_fp {
+                    USES_FP
+                } else {
+                    0
+                },
             registers.fp as u64,
-            if recording.uses_initial_fp {
-                u64::MAX
-            } else {
-                0
-            },
-            pair(id as usize, key.generation as usize),
-            pair(start, len),
+            pair(id as usize, generation as usize),
+            pair(start, start + recording.len()),
             capacity as u64,
         ];
         for (word, value) in entry.iter().zip(values) {
@@ -180,24 +227,24 @@ impl Memo {
     /// fit there, else where they were recorded.
     fn place(
         &self,
-        key: &Key,
+        set: &'static [AtomicU64],
+        generation: u32,
         recording: &Recording,
     ) -> Option<(&'static [AtomicU64], usize, usize)> {
-        let set = self.set(key)?;
         let is_free = |entry: &&[AtomicU64]| {
-            let generation = entry[ID].load(Ordering::Relaxed) >> 32;
-            entry[PC].load(Ordering::Relaxed) == 0 || generation != u64::from(key.generation)
+            let entry_generation = entry[ID].load(Ordering::Relaxed) >> 32;
+            entry[PC].load(Ordering::Relaxed) == 0 || entry_generation != u64::from(generation)
         };
         let entry = set.chunks_exact(ENTRY).find(is_free).or_else(|| {
-            let way = self.words[NEXT_WAY].load(Ordering::Relaxed);
-            self.words[NEXT_WAY].store(way.wrapping_add(1), Ordering::Relaxed);
+            let way = self.0[NEXT_WAY].load(Ordering::Relaxed);
+            self.0[NEXT_WAY].store(way.wrapping_add(1), Ordering::Relaxed);
             set.chunks_exact(ENTRY).nth(way as usize % N_WAYS)
         })?;
         let (old_start, _) = unpair(entry[WORDS].load(Ordering::Relaxed));
         let old_capacity = entry[CAPACITY].load(Ordering::Relaxed) as usize;
-        let recorded = self.words.get(recording.start..)?.get(..recording.len())?;
+        let recorded = self.0.get(recording.start..)?.get(..recording.len())?;
         if recording.len() <= old_capacity {
-            let piece = self.words.get(old_start..)?;
+            let piece = self.0.get(old_start..)?;
             for (to, from) in piece.iter().zip(recorded) {
                 to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
             }
@@ -208,32 +255,30 @@ impl Memo {
             .next_multiple_of(PIECE)
             .min(MEMO_WORDS - recording.start);
         let arena_len = recording.start + capacity - ARENA_START;
-        self.words[ARENA_LEN].store(arena_len as u64, Ordering::Relaxed);
+        self.0[ARENA_LEN].store(arena_len as u64, Ordering::Relaxed);
         Some((entry, recording.start, capacity))
     }
 
-    #[inline]
-    fn set(&self, key: &Key) -> Option<&'static [AtomicU64]> {
-        let mixed = key.return_address ^ key.registers.sp.rotate_left(32);
+    #[inline(always)]
+    fn set(&self, sp: usize, return_address: usize) -> &'static [AtomicU64] {
+        let mixed = return_address ^ sp.rotate_left(32);
         let hash = (mixed as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         let set_idx = (hash >> (64 - N_SETS.trailing_zeros())) as usize;
-        self.words
-            .get(set_idx * N_WAYS * ENTRY..)?
-            .get(..N_WAYS * ENTRY)
+        &self.0[set_idx * N_WAYS * ENTRY..][..N_WAYS * ENTRY]
     }
 
     fn arena_end(&self) -> usize {
-        ARENA_START + self.words[ARENA_LEN].load(Ordering::Relaxed) as usize
+        ARENA_START + self.0[ARENA_LEN].load(Ordering::Relaxed) as usize
     }
 
     /// Forgets all stacks.
     #[cold]
     fn clear(&self) {
-        for entry in self.words[..ARENA_LEN].chunks_exact(ENTRY) {
+        for entry in self.0[..ARENA_LEN].chunks_exact(ENTRY) {
             entry[PC].store(0, Ordering::Relaxed);
             entry[CAPACITY].store(0, Ordering::Relaxed);
         }
-        self.words[ARENA_LEN].store(0, Ordering::Relaxed);
+        self.0[ARENA_LEN].store(0, Ordering::Relaxed);
     }
 }
 
@@ -278,14 +323,26 @@ impl Recording {
         self.at - self.start
     }
 
+    /// Where the words go that [`Recording::add`] will add: pairs of a word's index above the stack pointer and its value.
+    #[inline]
+    pub(super) fn room(&self) -> &'static [AtomicU64] {
+        self.words.get(self.at..).unwrap_or_default()
+    }
+
+    /// Notes the words that were put at the start of [`Recording::room`].
+    #[inline]
+    pub(super) fn add(&mut self, n_pairs: usize) {
+        self.at += 2 * n_pairs;
+    }
+
     /// Notes a word that the walk depends on.
     #[inline]
     pub(super) fn word(&mut self, addr: usize, value: usize) {
-        let packed = StackWord::new(self.sp, addr, value);
-        match (packed, self.words.get(self.at)) {
-            (Some(packed), Some(slot)) => {
-                slot.store(packed.0, Ordering::Relaxed);
-                self.at += 1;
+        match self.words.get(self.at..self.at + 2) {
+            Some([idx_word, value_word]) => {
+                idx_word.store(LiveStack::index_above(self.sp, addr), Ordering::Relaxed);
+                value_word.store(value as u64, Ordering::Relaxed);
+                self.at += 2;
             }
             _ => self.at = Self::BROKEN,
         }

@@ -11,6 +11,7 @@ const WORD: usize = size_of::<usize>();
 /// The thread's own stack; a walk that leaves it fails. Notes for the memo what was read.
 #[derive(Clone, Copy)]
 pub(super) struct OwnMemory<'anchor> {
+    /// Starts at the stack pointer that the recording is relative to.
     pub(super) stack: LiveStack<'anchor>,
     pub(super) recording: Recording,
 }

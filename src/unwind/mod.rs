@@ -6,6 +6,7 @@
 pub(crate) mod arch;
 mod cfi;
 mod frame_pointer;
+mod frames;
 mod memo;
 mod memory;
 mod row;
@@ -19,13 +20,14 @@ pub(crate) use arch::Registers;
 
 use crate::modules;
 use crate::sys::MappedWords;
-use memo::{Key, Memo, Recording};
+use frames::Frames;
+use memo::{Memo, Recording};
 use memory::{AnyMemory, OwnMemory};
-use stack::{Anchor, LiveStack, OwnBounds};
+use stack::{Anchor, OwnBounds};
 use std::cell::{Cell, RefCell};
 use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicU64, Ordering};
-use walk::{Cursor, Frames, Stop};
+use walk::{Cursor, Stop};
 
 /// How many frames of a stack are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,8 +65,9 @@ static N_BAD_STACK: AtomicU64 = AtomicU64::new(0);
 
 /// One thread's walker: its stack bounds, its memo, its buffer for deep stacks. Const-made, has no destructor.
 pub(crate) struct Tracer {
-    /// `None` before the first walk.
-    bounds: Cell<Option<OwnBounds>>,
+    /// Empty before the first walk.
+    bounds: Cell<OwnBounds>,
+    is_started: Cell<bool>,
     memo: Cell<Option<Memo>>,
     spill: Cell<Option<ManuallyDrop<MappedWords>>>,
     is_released: Cell<bool>,
@@ -74,7 +77,8 @@ impl Tracer {
     /// Makes the walker of a thread that has not walked yet.
     pub(crate) const fn new() -> Self {
         Self {
-            bounds: Cell::new(None),
+            bounds: Cell::new(OwnBounds::EMPTY),
+            is_started: Cell::new(false),
             memo: Cell::new(None),
             spill: Cell::new(None),
             is_released: Cell::new(false),
@@ -85,7 +89,8 @@ impl Tracer {
     const fn without_memo() -> Self {
         Self {
             is_released: Cell::new(true),
-            bounds: Cell::new(None),
+            bounds: Cell::new(OwnBounds::EMPTY),
+            is_started: Cell::new(false),
             memo: Cell::new(None),
             spill: Cell::new(None),
         }
@@ -93,15 +98,13 @@ impl Tracer {
 
     /// The number of the stack that starts at `registers`, which were read in a caller that has not returned. From the memo
     /// when it knows the stack, else by a walk and `ids.intern`. Hook-safe.
-    #[inline]
+    // Never inlined, so that the anchor lies below the frame that `registers` are of.
+    #[inline(never)]
     pub(crate) fn stack_id(&self, registers: Registers, depth: Depth, ids: &impl StackIds) -> u32 {
-        let generation = modules::generation();
         let anchor = Anchor::new();
-        if let (Some(memo), Some(bounds)) = (self.memo.get(), self.bounds.get()) {
-            let known = bounds.live_from(&anchor).and_then(|stack| {
-                let key = key_of(registers, generation, &stack)?;
-                memo.find(&key, &stack)
-            });
+        if let Some(memo) = self.memo.get() {
+            let stack = self.bounds.get().live_above(&anchor, registers.sp);
+            let known = stack.and_then(|stack| memo.find(registers, modules::generation(), &stack));
             if let Some(entry) = known {
                 if ids.is_current(entry.id()) {
                     return entry.id();
@@ -109,7 +112,7 @@ impl Tracer {
                 entry.forget();
             }
         }
-        self.walk_and_intern(registers, depth, generation, ids)
+        self.walk_and_intern(registers, depth, ids)
     }
 
     /// Gives the thread's memo and buffers back; later walks of this thread do without. Hook-safe.
@@ -121,14 +124,11 @@ impl Tracer {
         drop(self.spill.take().map(ManuallyDrop::into_inner));
     }
 
+    #[cold]
     #[inline(never)]
-    fn walk_and_intern(
-        &self,
-        registers: Registers,
-        depth: Depth,
-        generation: u32,
-        ids: &impl StackIds,
-    ) -> u32 {
+    fn walk_and_intern(&self, registers: Registers, depth: Depth, ids: &impl StackIds) -> u32 {
+        // Before the walk, so that a change that the walk may not have seen makes its memo stale.
+        let generation = modules::generation();
         let bounds = self.start();
         let mut frames = Frames::new(self.spill.take().map(ManuallyDrop::into_inner));
         let max = match depth {
@@ -140,7 +140,7 @@ impl Tracer {
             frames.push(cursor.pc);
         }
         let anchor = Anchor::new();
-        let stack = bounds.live_from(&anchor);
+        let stack = bounds.live_above(&anchor, registers.sp);
         let mut stop = Stop::BadStack;
         let mut recording = None;
         if let Some(stack) = stack {
@@ -166,9 +166,7 @@ impl Tracer {
             recording,
             stack,
         ) {
-            if let Some(key) = key_of(registers, generation, &stack) {
-                memo.insert(&key, &recording, id);
-            }
+            memo.insert(registers, generation, &stack, &recording, id);
         }
         let spill = frames.into_spill();
         if !self.is_released.get() {
@@ -179,11 +177,12 @@ impl Tracer {
 
     /// What a thread needs before its first walk.
     fn start(&self) -> OwnBounds {
-        if let Some(bounds) = self.bounds.get() {
-            return bounds;
+        if self.is_started.get() {
+            return self.bounds.get();
         }
         let bounds = OwnBounds::query();
-        self.bounds.set(Some(bounds));
+        self.bounds.set(bounds);
+        self.is_started.set(true);
         if !self.is_released.get() {
             self.memo.set(Memo::claim());
         }
@@ -243,17 +242,6 @@ impl StackIds for Collect {
         self.0.replace(frames.to_vec());
         0
     }
-}
-
-/// What a memo would be found by; `None` when the first return address is not where it usually is.
-#[inline]
-fn key_of(registers: Registers, generation: u32, stack: &LiveStack<'_>) -> Option<Key> {
-    let slot = walk::simple_return_slot(registers)?;
-    Some(Key {
-        registers,
-        return_address: stack.read(slot)?,
-        generation,
-    })
 }
 
 /// Goes on where the thread's own stack does not lead further.

@@ -171,22 +171,41 @@ impl PackedRule {
         matches!(self.unpack(), Unpacked::Simple)
     }
 
+    /// Whether the rule is simple and the CFA relative to the stack pointer.
+    #[inline]
+    pub(super) fn is_sp_relative(self) -> bool {
+        self.0 & ((1 << KIND_BITS) - 1) == KIND_SP
+    }
+
     /// For a simple rule: whether the CFA is relative to the frame pointer.
     #[inline]
     pub(super) fn uses_fp(self) -> bool {
         self.0 & KIND_FP != 0
     }
 
+    /// For a simple rule: the CFA's distance from its register in words, at least 1.
+    #[inline]
+    pub(super) fn cfa_words(self) -> usize {
+        (self.0 >> CFA_SHIFT & ((1 << CFA_BITS) - 1)) as usize
+    }
+
     /// For a simple rule: the CFA's distance from its register.
     #[inline]
     pub(super) fn cfa_bytes(self) -> usize {
-        ((self.0 >> CFA_SHIFT & ((1 << CFA_BITS) - 1)) as usize) * size_of::<usize>()
+        self.cfa_words() * size_of::<usize>()
+    }
+
+    /// For a simple rule: how many words below the CFA the caller's frame pointer is saved; 0 when the frame did not change
+    /// it.
+    #[inline]
+    pub(super) fn fp_words_below_cfa(self) -> usize {
+        (self.0 >> FP_SHIFT) as usize
     }
 
     /// For a simple rule: how far below the CFA the caller's frame pointer is saved; 0 when the frame did not change it.
     #[inline]
     pub(super) fn fp_bytes_below_cfa(self) -> usize {
-        ((self.0 >> FP_SHIFT) as usize) * size_of::<usize>()
+        self.fp_words_below_cfa() * size_of::<usize>()
     }
 }
 

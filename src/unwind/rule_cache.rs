@@ -18,10 +18,10 @@ const SET_BITS: u32 = 13;
 const N_SETS: usize = 1 << SET_BITS;
 /// User space ends below 2^47; addresses from 2^48 up are not cached.
 const ADDRESS_BITS: u32 = 48;
-/// Bits of an address below those that select the set.
-const LOW_BITS: u32 = 3;
+/// The rule lies above the tag, in the place of the bits that select the set and of the zeros above an address.
+const RULE_SHIFT: u32 = ADDRESS_BITS - SET_BITS;
 const RULE_MASK: u64 = (1 << PackedRule::BITS) - 1;
-const _: () = std::assert!(ADDRESS_BITS - SET_BITS + PackedRule::BITS <= 64);
+const _: () = std::assert!(RULE_SHIFT + PackedRule::BITS == 64);
 
 #[repr(align(64))]
 struct Set([AtomicU64; N_WAYS]);
@@ -42,9 +42,10 @@ pub(super) fn get(address: usize) -> Cached {
     for way in &set.0 {
         // Relaxed: the word is the whole entry.
         let entry = way.load(Ordering::Relaxed);
-        // With the right tag only the rule's bits remain; a rule is never 0, but an empty way is.
-        if (entry ^ tag).wrapping_sub(1) < RULE_MASK {
-            return Cached::Hit(PackedRule::from_raw((entry & RULE_MASK) as u32));
+        // With the right tag only the rule's bits remain and become the lowest; a rule is never 0, but an empty way is.
+        let rule = (entry ^ tag).rotate_right(RULE_SHIFT);
+        if rule.wrapping_sub(1) < RULE_MASK {
+            return Cached::Hit(PackedRule::from_raw(rule as u32));
         }
     }
     Cached::Miss
@@ -74,7 +75,7 @@ pub(super) fn insert(address: usize, rule: PackedRule) {
     let Some((set, tag)) = place(address) else {
         return;
     };
-    let entry = tag | u64::from(rule.to_raw());
+    let entry = tag | u64::from(rule.to_raw()) << RULE_SHIFT;
     for way in &set.0 {
         // Relaxed: the word is the whole entry. The exchange keeps two threads from taking the same free way.
         match way.compare_exchange(0, entry, Ordering::Relaxed, Ordering::Relaxed) {
@@ -97,7 +98,7 @@ pub(super) fn clear() {
     }
 }
 
-/// The set of an address, and its tag there in the bits above the rule; `None` for an address that is not cached.
+/// The set of an address, and its tag there in the bits below the rule; `None` for an address that is not cached.
 #[inline]
 fn place(address: usize) -> Option<(&'static Set, u64)> {
     // Most look-ups come from return addresses, which are one more: this spares the way from frame to frame a step.
@@ -105,11 +106,8 @@ fn place(address: usize) -> Option<(&'static Set, u64)> {
     if key >> ADDRESS_BITS != 0 {
         return None;
     }
-    // There is about one call in eight bytes. The bits above and below the index make the tag.
-    let set = &SETS[(key >> LOW_BITS) as usize % N_SETS];
-    let low = key & ((1 << LOW_BITS) - 1);
-    let tag = key >> (LOW_BITS + SET_BITS) << LOW_BITS | low;
-    Some((set, tag << PackedRule::BITS))
+    // The lowest bits of return addresses are as good as random. The bits above the index make the tag.
+    Some((&SETS[key as usize % N_SETS], key >> SET_BITS))
 }
 
 /// The index of a wide rule, which is added when it is new; `None` when the table is full.
@@ -167,6 +165,11 @@ mod tests {
             std::assert_eq!(get(address | 1 << 48), Cached::Miss);
         }
         std::assert_eq!(get(base + (2 << 20)), Cached::Miss);
+        for neighbor in (0..usize::BITS).map(|bit| shared[0] ^ 1 << bit) {
+            if !shared.contains(&neighbor) {
+                std::assert_eq!(get(neighbor), Cached::Miss, "{neighbor:x}");
+            }
+        }
     }
 
     #[test]

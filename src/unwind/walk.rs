@@ -1,10 +1,13 @@
 //! The walk: from frame to frame until the outermost one, the depth asked for, or a reason to stop.
 
+use super::frames::Frames;
+use super::memory::OwnMemory;
 use super::rule::{Base, FrameRule, PackedRule, Place, PlaceBase, SavedFp, Unpacked};
 use super::rule_cache::{self, Cached};
+use super::stack::LiveStack;
 use super::{Registers, cfi, frame_pointer};
 use crate::modules;
-use crate::sys::MappedWords;
+use std::sync::atomic::Ordering;
 
 /// The registers of one frame, and how its pc came about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,83 +61,6 @@ pub(super) enum Stop {
     BadStack,
 }
 
-/// Return addresses, innermost first. Short stacks stay in place; longer ones go to a mapping.
-pub(super) struct Frames {
-    inline: [usize; Self::N_INLINE],
-    spill: Option<MappedWords>,
-    len: usize,
-}
-
-impl Frames {
-    const N_INLINE: usize = 64;
-
-    /// Makes an empty list that will use `spill` before it maps anything itself.
-    pub(super) fn new(spill: Option<MappedWords>) -> Self {
-        Self {
-            inline: [0; Self::N_INLINE],
-            spill,
-            len: 0,
-        }
-    }
-
-    pub(super) fn as_slice(&self) -> &[usize] {
-        match &self.spill {
-            Some(spill) if self.len > Self::N_INLINE => &spill[..self.len],
-            _ => &self.inline[..self.len],
-        }
-    }
-
-    /// The mapping, for the next walk.
-    pub(super) fn into_spill(self) -> Option<MappedWords> {
-        self.spill
-    }
-
-    /// Where the first `max` frames go, as far as there is room now: the frames so far and what follows them.
-    fn room(&mut self, max: usize) -> &mut [usize] {
-        let room = match &mut self.spill {
-            Some(spill) if self.len > Self::N_INLINE => &mut spill[..],
-            _ => &mut self.inline[..],
-        };
-        let n_frames = room.len().min(max);
-        &mut room[..n_frames]
-    }
-
-    /// Adds a frame; false when there is no memory for it.
-    #[inline]
-    pub(super) fn push(&mut self, pc: usize) -> bool {
-        if let Some(slot) = self.inline.get_mut(self.len) {
-            *slot = pc;
-            self.len += 1;
-            return true;
-        }
-        self.push_slow(pc)
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn push_slow(&mut self, pc: usize) -> bool {
-        let capacity = self.spill.as_ref().map_or(0, |spill| spill.len());
-        if self.len == capacity || capacity == 0 {
-            let Some(mut larger) = MappedWords::new((capacity * 2).max(1024)) else {
-                return false;
-            };
-            if let Some(spill) = &self.spill {
-                larger[..capacity].copy_from_slice(spill);
-            }
-            self.spill = Some(larger);
-        }
-        let Some(spill) = &mut self.spill else {
-            return false;
-        };
-        if self.len == Self::N_INLINE {
-            spill[..Self::N_INLINE].copy_from_slice(&self.inline);
-        }
-        spill[self.len] = pc;
-        self.len += 1;
-        true
-    }
-}
-
 impl Cursor {
     /// The frame that `registers` were read in. Its pc is taken for a return address.
     pub(super) fn new(registers: Registers) -> Self {
@@ -181,9 +107,9 @@ pub(super) fn walk<M: Memory>(
 
 /// As [`walk`], for frames that mostly have simple rules. Between them everything lives in registers; the other steps get
 /// copies.
-pub(super) fn walk_fast<M: Memory + Copy>(
+pub(super) fn walk_fast(
     cursor: &mut Cursor,
-    memory: &mut M,
+    memory: &mut OwnMemory<'_>,
     frames: &mut Frames,
     max: usize,
 ) -> Stop {
@@ -197,6 +123,8 @@ pub(super) fn walk_fast<M: Memory + Copy>(
     let mut n_frames = frames.len;
     let mut room = frames.room(max);
     'frames: loop {
+        let free = room.get_mut(n_frames..).unwrap_or_default();
+        n_frames += sp_frames(&mut pc, &mut sp, &mut fp, &mut reads, free);
         'other: {
             let Cached::Hit(rule) = rule_cache::get(pc.wrapping_sub(1)) else {
                 break 'other;
@@ -234,6 +162,59 @@ pub(super) fn walk_fast<M: Memory + Copy>(
         n_frames = frames.len;
         room = frames.room(max);
     }
+}
+
+/// Walks while the frames have rules "CFA = sp + n", and puts the callers' pcs into `free`; gives their number. Within the
+/// loop places are word indices on the stack, so that one number is checked, read from and noted.
+#[inline(always)]
+fn sp_frames(
+    pc: &mut usize,
+    sp: &mut usize,
+    fp: &mut usize,
+    memory: &mut OwnMemory<'_>,
+    free: &mut [usize],
+) -> usize {
+    let stack = memory.stack;
+    let mut sp_idx = LiveStack::index_above(stack.start(), *sp) as usize;
+    let mut last_fp = None;
+    let mut n_frames = 0;
+    let notes = memory.recording.room().chunks_exact(2);
+    for (slot, note) in free.iter_mut().zip(notes) {
+        let Cached::Hit(rule) = rule_cache::get(pc.wrapping_sub(1)) else {
+            break;
+        };
+        if !rule.is_sp_relative() {
+            break;
+        }
+        let cfa_idx = sp_idx.wrapping_add(rule.cfa_words());
+        let pc_idx = cfa_idx.wrapping_sub(1);
+        let Some(caller_pc) = stack.read_above(pc_idx) else {
+            break;
+        };
+        if caller_pc == 0 {
+            break;
+        }
+        if rule.fp_words_below_cfa() != 0 {
+            let fp_idx = cfa_idx.wrapping_sub(rule.fp_words_below_cfa());
+            let Some(saved_fp) = stack.read_above(fp_idx) else {
+                break;
+            };
+            last_fp = Some((fp_idx, saved_fp));
+        }
+        // Relaxed: only this thread reads them.
+        note[0].store(pc_idx as u64, Ordering::Relaxed);
+        note[1].store(caller_pc as u64, Ordering::Relaxed);
+        *slot = caller_pc;
+        (*pc, sp_idx) = (caller_pc, cfa_idx);
+        n_frames += 1;
+    }
+    *sp = stack.address_above(sp_idx);
+    memory.recording.add(n_frames);
+    if let Some((fp_idx, saved_fp)) = last_fp {
+        memory.replaces_fp(stack.address_above(fp_idx));
+        *fp = saved_fp;
+    }
+    n_frames
 }
 
 /// Takes one step of any kind, and more until `cursor` is an ordinary frame again.
