@@ -29,6 +29,8 @@ const AD_HOC: u8 = 2;
 static DEPTH: AtomicUsize = AtomicUsize::new(usize::MAX);
 /// The number of the session that runs or ran last; the first is 1.
 static SESSION: AtomicU32 = AtomicU32::new(0);
+/// The module generation in which the session that runs or ran last began.
+static FIRST_GENERATION: AtomicU32 = AtomicU32::new(0);
 /// The stack of the thread that built the running Profiler.
 static BUILDER: BuilderStack = BuilderStack::new();
 /// Whether a profiling allocator of this crate was called since the session began.
@@ -178,12 +180,16 @@ impl StackIds for PointIds<'_> {
         RECORDER.is_current(PpId::from_raw(id))
     }
 
-    fn intern(&self, frames: &[usize], _is_whole: bool) -> u32 {
+    fn intern(&self, frames: &[usize], may_go: bool) -> u32 {
         let is_builder = self.thread.built_session.get() == SESSION.load(Ordering::Relaxed);
         let shares_builder =
             is_builder && frames.last().is_some_and(|frame| BUILDER.contains(*frame));
         let tag = StackTag {
-            generation: modules::generation(),
+            // Where nothing can be unloaded one generation stands for all, so that a point is not split by others' unloading.
+            generation: match may_go {
+                true => modules::generation(),
+                false => FIRST_GENERATION.load(Ordering::Relaxed),
+            },
             shares_builder,
         };
         RECORDER.intern(frames, tag.to_raw()).to_raw()
@@ -317,12 +323,13 @@ pub(crate) fn open(mode: Mode, depth: Depth, builder_frames: &[usize]) -> bool {
     THREAD_EXIT.install(thread_exit);
     unwind::reset_counts();
     unwind::refresh();
+    // Relaxed, as what follows: published by the Release store below.
+    FIRST_GENERATION.store(modules::generation(), Ordering::Relaxed);
     BUILDER.set(builder_frames);
     let n_frames = match depth {
         Depth::Unlimited => usize::MAX,
         Depth::AtMost(n_frames) => n_frames,
     };
-    // Relaxed: published by the Release store below.
     DEPTH.store(n_frames, Ordering::Relaxed);
     ALLOCATOR_SEEN.store(false, Ordering::Relaxed);
     let session = SESSION.fetch_add(1, Ordering::Relaxed).wrapping_add(1);

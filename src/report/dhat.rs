@@ -71,7 +71,7 @@ pub(super) struct HeapEntry {
 }
 
 /// A module that a frame of the table lies in. Addresses are hex strings, because JSON numbers lose high bits in many readers.
-#[derive(Debug, Serialize)]
+#[derive(Debug, PartialEq, Eq, Serialize)]
 pub(super) struct ModuleEntry {
     pub(super) path: String,
     pub(super) build_id: Option<String>,

@@ -176,9 +176,15 @@ fn build(material: &Material<'_>) -> Report {
     let (pps, n_folded) = folds.finish(snapshot.mode);
     let (ftbl, shown_modules, frames) = table.finish();
     let shown_modules = shown_modules.iter().filter_map(|&idx| modules.get(idx));
-    let modules = shown_modules.map(module_entry).collect();
+    // A module that was loaded again at the same place is listed once.
+    let mut entries: Vec<ModuleEntry> = Vec::new();
+    for entry in shown_modules.map(module_entry) {
+        if !entries.contains(&entry) {
+            entries.push(entry);
+        }
+    }
     Report {
-        file: dhat_file(snapshot, pps, ftbl, modules),
+        file: dhat_file(snapshot, pps, ftbl, entries),
         frames,
         n_folded,
     }

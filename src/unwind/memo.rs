@@ -42,6 +42,8 @@ const ID: usize = 3;
 const WORDS: usize = 4;
 /// How many words there is room for.
 const CAPACITY: usize = 5;
+/// Whether the walk went through code that may be unloaded.
+const MAY_GO: usize = 6;
 /// A bit that no stack pointer has: [`OwnBounds::live_above`](super::stack::OwnBounds::live_above) refuses it.
 const USES_FP: u64 = 1;
 
@@ -70,6 +72,12 @@ impl Entry {
     #[inline]
     pub(super) fn id(self) -> u32 {
         self.0[ID].load(Ordering::Relaxed) as u32
+    }
+
+    /// Whether the walk went through code that may be unloaded, and other code loaded in its place.
+    #[inline]
+    pub(super) fn may_go(self) -> bool {
+        self.0[MAY_GO].load(Ordering::Relaxed) != 0
     }
 
     /// Forgets the stack.
@@ -190,6 +198,7 @@ impl Memo {
         stack: &LiveStack<'_>,
         recording: &Recording,
         id: u32,
+        may_go: bool,
     ) {
         if !recording.is_whole() {
             // Make room for the next time, unless an empty arena would not have been enough.
@@ -217,6 +226,7 @@ impl Memo {
             pair(id as usize, generation as usize),
             pair(start, start + recording.len()),
             capacity as u64,
+            u64::from(may_go),
         ];
         for (word, value) in entry.iter().zip(values) {
             word.store(value, Ordering::Relaxed);

@@ -43,9 +43,9 @@ pub(crate) trait StackIds {
     /// Whether a number given out earlier still stands for its stack.
     fn is_current(&self, id: u32) -> bool;
 
-    /// The number of a stack: return addresses, innermost first, cut to the depth asked for. `is_whole` tells that the walk
-    /// reached the thread's outermost frame within that depth.
-    fn intern(&self, frames: &[usize], is_whole: bool) -> u32;
+    /// The number of a stack: return addresses, innermost first, cut to the depth asked for. `may_go` tells that some of them
+    /// may mean something else in another module generation.
+    fn intern(&self, frames: &[usize], may_go: bool) -> u32;
 }
 
 /// Why walks ended before the outermost frame; counts since the last [`reset_counts`].
@@ -106,7 +106,9 @@ impl Tracer {
             let stack = self.bounds.get().live_above(&anchor, registers.sp);
             let known = stack.and_then(|stack| memo.find(registers, modules::generation(), &stack));
             if let Some(entry) = known {
-                if ids.is_current(entry.id()) {
+                // Other code may have been loaded where the stack was walked through.
+                let is_stale = entry.may_go() && refresh();
+                if ids.is_current(entry.id()) && !is_stale {
                     return entry.id();
                 }
                 entry.forget();
@@ -158,21 +160,35 @@ impl Tracer {
         if matches!(stop, Stop::BadStack | Stop::NoRule) {
             stop = walk_any(&bounds, &mut cursor, &mut frames, max);
         }
+        let may_go = frames
+            .as_slice()
+            .iter()
+            .any(|&pc| !modules::is_pinned_code(pc.wrapping_sub(1)));
+        if may_go && refresh() {
+            // Rules that the walk used may have been those of other code.
+            self.keep_spill(frames);
+            return self.walk_and_intern(registers, depth, ids);
+        }
         count(stop);
-        let id = ids.intern(frames.as_slice(), stop == Stop::Outermost);
+        let id = ids.intern(frames.as_slice(), may_go);
         if let (true, Some(memo), Some(recording), Some(stack)) = (
             is_complete && !cursor.is_guessed,
             self.memo.get(),
             recording,
             stack,
         ) {
-            memo.insert(registers, generation, &stack, &recording, id);
+            memo.insert(registers, generation, &stack, &recording, id, may_go);
         }
+        self.keep_spill(frames);
+        id
+    }
+
+    /// Keeps the mapping of a deep stack for the next one.
+    fn keep_spill(&self, frames: Frames) {
         let spill = frames.into_spill();
         if !self.is_released.get() {
             self.spill.set(spill.map(ManuallyDrop::new));
         }
-        id
     }
 
     /// What a thread needs before its first walk.
@@ -197,13 +213,15 @@ pub(crate) fn prepare() {
     refresh();
 }
 
-/// Compares the loader's unload counter with the one seen last. On a change, starts a new module generation and forgets
-/// all cached rules and memos. Takes the loader's lock; never to be called with a lock of ours held. Hook-safe.
-pub(crate) fn refresh() {
-    // Memos carry the generation, so they are stale by now.
-    if modules::notice_unloading() {
+/// Compares the loader's unload counter with the one seen last. On a change, starts a new module generation, forgets all
+/// cached rules and memos, and returns true. Takes the loader's lock; never to be called with a lock of ours held. Hook-safe.
+pub(crate) fn refresh() -> bool {
+    let is_changed = modules::notice_unloading();
+    if is_changed {
+        // Memos carry the generation, so they are stale by now.
         rule_cache::clear();
     }
+    is_changed
 }
 
 /// The return addresses of the stack that starts at `registers`, innermost first. Report path only.
@@ -238,7 +256,7 @@ impl StackIds for Collect {
         false
     }
 
-    fn intern(&self, frames: &[usize], _is_whole: bool) -> u32 {
+    fn intern(&self, frames: &[usize], _may_go: bool) -> u32 {
         self.0.replace(frames.to_vec());
         0
     }

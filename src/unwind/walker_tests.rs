@@ -191,9 +191,9 @@ impl StackIds for Numbers {
         id >= self.first_current.get()
     }
 
-    fn intern(&self, frames: &[usize], is_whole: bool) -> u32 {
+    fn intern(&self, frames: &[usize], may_go: bool) -> u32 {
         let mut stacks = self.stacks.borrow_mut();
-        stacks.push((frames.to_vec(), is_whole));
+        stacks.push((frames.to_vec(), may_go));
         stacks.len() as u32 - 1
     }
 }
@@ -232,6 +232,8 @@ fn memo_knows_a_stack_again_and_tells_call_sites_apart() {
         n_walks + 2,
         "no memo after release"
     );
+    let may_go = ids.stacks.borrow().iter().any(|(_, may_go)| *may_go);
+    std::assert!(!may_go, "the program and the C library stay");
 }
 
 type Callback = extern "C" fn(*mut c_void);

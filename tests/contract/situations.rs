@@ -86,6 +86,39 @@ fn a_stripped_executable_has_module_and_offset() {
     );
 }
 
+#[test]
+fn a_library_in_another_ones_place_has_its_own_names() {
+    let program = built("release", "replaced", &[]);
+    let first = compiled("first", &["-Dc_outer=first_outer", "-Dc_inner=first_inner"]);
+    // As long, so that the second lies exactly where the first did.
+    let second = compiled("other", &["-Dc_outer=other_outer", "-Dc_inner=other_inner"]);
+    // Fewer and more than fill the recorder's buffers.
+    for n_blocks in [1, 3, 9_000] {
+        let mut command = Command::new(&program);
+        command.arg(n_blocks.to_string());
+        command.args([first.as_os_str(), "first_outer".as_ref()]);
+        command.args([second.as_os_str(), "other_outer".as_ref()]);
+        let outcome = run(command).succeeded();
+        assert_eq!(outcome.number("places"), 1, "both at one address");
+        let profile = outcome.heap();
+        let blocks_through = |function: &str, size: u64| -> u64 {
+            let points = profile.points.iter();
+            let through = points.filter(|point| {
+                point.figures.tb == size * point.figures.tbk
+                    && point.frames.iter().any(|frame| frame.function == function)
+            });
+            through.map(|point| point.figures.tbk).sum()
+        };
+        let n_in_all = n_blocks * outcome.number("turns");
+        for (own, size, foreign) in [("first", 1111, "other"), ("other", 2222, "first")] {
+            for level in ["inner", "outer"] {
+                assert_eq!(blocks_through(&format!("{own}_{level}"), size), n_in_all);
+                assert_eq!(blocks_through(&format!("{foreign}_{level}"), size), 0);
+            }
+        }
+    }
+}
+
 /// Two allocations in one function, each the only one at its line; every function of every stack has its name.
 fn named(outcome: &Outcome) {
     let profile = outcome.heap();
@@ -178,14 +211,17 @@ fn stripped(flag: &str) -> PathBuf {
 /// C code without frame pointers.
 fn library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
-    LIBRARY.get_or_init(|| {
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/c/callback.c");
-        let library = fresh_dir().join("libcallback.so");
-        let mut gcc = Command::new("gcc");
-        gcc.args(["-O2", "-fomit-frame-pointer", "-shared", "-fPIC", "-o"])
-            .arg(&library)
-            .arg(source);
-        assert!(gcc.status().expect("gcc starts").success());
-        library
-    })
+    LIBRARY.get_or_init(|| compiled("callback", &[]))
+}
+
+fn compiled(name: &str, gcc_args: &[&str]) -> PathBuf {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/c/callback.c");
+    let library = fresh_dir().join(format!("lib{name}.so"));
+    let mut gcc = Command::new("gcc");
+    gcc.args(["-O2", "-fomit-frame-pointer", "-shared", "-fPIC", "-o"])
+        .arg(&library)
+        .arg(source)
+        .args(gcc_args);
+    assert!(gcc.status().expect("gcc starts").success());
+    library
 }
