@@ -72,6 +72,7 @@ impl<A> AllocOver<A> {
 /// Calls of the inner allocator that are kept out of line: they may need a stack frame, which the methods below then need not
 /// make before they know whether anything is recorded.
 mod forward {
+    use crate::hook;
     use std::alloc::{GlobalAlloc, Layout};
 
     /// # Safety
@@ -90,10 +91,17 @@ mod forward {
         unsafe { inner.alloc_zeroed(layout) }
     }
 
+    /// Records that the block is freed, and frees it.
+    ///
     /// # Safety
     /// As [`GlobalAlloc::dealloc`].
     #[inline(never)]
-    pub(super) unsafe fn dealloc(inner: &impl GlobalAlloc, block: *mut u8, layout: Layout) {
+    pub(super) unsafe fn recorded_dealloc(
+        inner: &impl GlobalAlloc,
+        block: *mut u8,
+        layout: Layout,
+    ) {
+        hook::freeing(block as usize);
         // SAFETY: as in `alloc`.
         unsafe { inner.dealloc(block, layout) }
     }
@@ -150,10 +158,8 @@ macro_rules! profiling_methods {
                 // SAFETY: as in `alloc`.
                 return unsafe { $inner.dealloc(block, layout) };
             }
-            hook::freeing(block as usize);
-            // Not the same call as above, or the compiler merges the two and makes a frame for both.
             // SAFETY: as in `alloc`.
-            unsafe { forward::dealloc(&$inner, block, layout) }
+            unsafe { forward::recorded_dealloc(&$inner, block, layout) }
         }
 
         #[inline(never)]
