@@ -153,7 +153,7 @@ mod tests {
     /// One of the addresses that belong to a set, in a part of the kernel's half that no other test uses.
     fn address_in_set(set_idx: usize, nth: usize) -> usize {
         let tag = (0xf800_0000_0000 >> SET_BITS) + nth;
-        let key = tag << SET_BITS | (set_idx ^ tag) % N_SETS;
+        let key = (tag << SET_BITS) | ((set_idx ^ tag) % N_SETS);
         key - 1
     }
 
