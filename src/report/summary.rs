@@ -68,7 +68,7 @@ impl Notes {
         self.push_frames(&mut text);
         if self.debug_info_missing {
             text += "dhat: The executable has no debug info, so files, lines and inlined functions are missing. \
-                     Cargo.toml gives it with:\n\
+                     Cargo.toml gives it, if it does not strip it again, with:\n\
                      dhat:     [profile.release]\n\
                      dhat:     debug = 1\n";
         }
@@ -120,6 +120,13 @@ impl Notes {
                 .collect();
             let captures = count_of(n_short, "capture was", "captures were");
             *text += &format!("dhat: {captures} cut short by {}\n", parts.join(", "));
+        }
+        if self.walks.n_guessed > 0 {
+            let captures = count_of(self.walks.n_guessed, "capture went", "captures went");
+            *text += &format!(
+                "dhat: {captures} through code without unwind information; \
+                 the frames behind it are guessed from frame pointers\n"
+            );
         }
     }
 
@@ -238,6 +245,7 @@ mod tests {
                 n_no_rule: 1_000,
                 n_unsupported_rule: 0,
                 n_bad_stack: 2,
+                n_guessed: 1,
             },
             anomalies: Anomalies {
                 n_freed_behind: 1,
@@ -255,6 +263,7 @@ mod tests {
             "dhat: 1,201 of 3,400 frames have no symbol; 1,200 of these show their module and offset\n",
             "dhat:     [profile.release]\ndhat:     debug = 1\n",
             "dhat: 1,002 captures were cut short by no unwind information (1,000), an unreadable or inconsistent stack (2)\n",
+            "dhat: 1 capture went through code without unwind information",
             "dhat: 1 block was freed behind the allocator's back",
             "dhat: 5 blocks have no stack",
             "dhat: 6,000 blocks were not recorded",

@@ -48,7 +48,7 @@ pub(crate) trait StackIds {
     fn intern(&self, frames: &[usize], may_go: bool) -> u32;
 }
 
-/// Why walks ended before the outermost frame; counts since the last [`reset_counts`].
+/// What walks could not do, and why; counts since the last [`reset_counts`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct WalkCounts {
     /// Walks that ended in code without unwind rules, where no plausible frame record was found either.
@@ -57,11 +57,15 @@ pub(crate) struct WalkCounts {
     pub(crate) n_unsupported_rule: u64,
     /// Walks that ended because the next frame was not on a readable stack or did not lie above the last.
     pub(crate) n_bad_stack: u64,
+    /// Walks that went on behind code without unwind rules, by frame records that looked plausible; not short, but less
+    /// certain.
+    pub(crate) n_guessed: u64,
 }
 
 static N_NO_RULE: AtomicU64 = AtomicU64::new(0);
 static N_UNSUPPORTED_RULE: AtomicU64 = AtomicU64::new(0);
 static N_BAD_STACK: AtomicU64 = AtomicU64::new(0);
+static N_GUESSED: AtomicU64 = AtomicU64::new(0);
 
 /// One thread's walker: its stack bounds, its memo, its buffer for deep stacks. Const-made, has no destructor.
 pub(crate) struct Tracer {
@@ -170,6 +174,9 @@ impl Tracer {
             return self.walk_and_intern(registers, depth, ids);
         }
         count(stop);
+        if cursor.is_guessed {
+            N_GUESSED.fetch_add(1, Ordering::Relaxed);
+        }
         let id = ids.intern(frames.as_slice(), may_go);
         if let (true, Some(memo), Some(recording), Some(stack)) = (
             is_complete && !cursor.is_guessed,
@@ -238,12 +245,13 @@ pub(crate) fn counts() -> WalkCounts {
         n_no_rule: N_NO_RULE.load(Ordering::Relaxed),
         n_unsupported_rule: N_UNSUPPORTED_RULE.load(Ordering::Relaxed),
         n_bad_stack: N_BAD_STACK.load(Ordering::Relaxed),
+        n_guessed: N_GUESSED.load(Ordering::Relaxed),
     }
 }
 
 /// Sets the counts to zero.
 pub(crate) fn reset_counts() {
-    for counter in [&N_NO_RULE, &N_UNSUPPORTED_RULE, &N_BAD_STACK] {
+    for counter in [&N_NO_RULE, &N_UNSUPPORTED_RULE, &N_BAD_STACK, &N_GUESSED] {
         counter.store(0, Ordering::Relaxed);
     }
 }
