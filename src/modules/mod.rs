@@ -8,7 +8,7 @@ mod table;
 
 use std::ops::Range;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use table::Lasting;
 
 /// One file that was mapped for execution when an address in it was first seen.
@@ -109,6 +109,9 @@ pub(crate) struct InModule<R> {
 }
 
 static GENERATION: AtomicU32 = AtomicU32::new(0);
+/// Where most code is.
+static EXECUTABLE_START: AtomicUsize = AtomicUsize::new(0);
+static EXECUTABLE_LEN: AtomicUsize = AtomicUsize::new(0);
 /// The loader's unload counter plus one, as seen last; 0 before the first look.
 static LAST_UNLOADED: AtomicU64 = AtomicU64::new(0);
 
@@ -116,6 +119,12 @@ static LAST_UNLOADED: AtomicU64 = AtomicU64::new(0);
 pub(crate) fn prepare() {
     elf::prepare();
     let executable = elf::program_headers();
+    if let Some(headers) = executable {
+        elf::with_image_locked(headers, |image| {
+            EXECUTABLE_START.store(image.range.start, Ordering::Relaxed);
+            EXECUTABLE_LEN.store(image.range.len(), Ordering::Relaxed);
+        });
+    }
     let this_crate = Some(prepare as fn() as usize);
     let functions = [
         executable,
@@ -170,8 +179,11 @@ pub(crate) fn with_unwind_tables<R>(
 }
 
 /// Whether `avma` lies in a module that is never unloaded. Hook-safe.
+#[inline]
 pub(crate) fn is_pinned_code(avma: usize) -> bool {
-    table::is_pinned(avma)
+    // Relaxed: the range is set before anything is recorded.
+    let start = EXECUTABLE_START.load(Ordering::Relaxed);
+    avma.wrapping_sub(start) < EXECUTABLE_LEN.load(Ordering::Relaxed) || table::is_pinned(avma)
 }
 
 /// All modules that addresses were seen in, and those that contain the given addresses without a walk having been led there

@@ -1,10 +1,12 @@
-//! What the journal holds: an event is a word of time and kind, and either one word (a packed block) or three (operation and
-//! program point, old size, new size).
+//! What the journal holds: an event is a word of time and kind, and one word (a packed block), two (packed before and after)
+//! or three (operation and program point, old size, new size).
 
 use super::{LiveBlock, PpId};
 
 /// Words of the shortest event.
 pub(super) const NARROW_WORDS: usize = 2;
+/// Words of a reallocation whose sizes fit.
+pub(super) const RESIZE_WORDS: usize = 3;
 /// Words of the longest event.
 pub(super) const WIDE_WORDS: usize = 4;
 
@@ -21,6 +23,8 @@ pub(super) enum Kind {
     Free = 1,
     /// What [`Wide`] says.
     Wide = 2,
+    /// A block that fits one word, before and after, changed its size.
+    Resize = 3,
 }
 
 /// The first word of an event.
@@ -35,7 +39,8 @@ pub(super) fn kind_of(first: u64) -> Kind {
     match first & KIND_MASK {
         0 => Kind::Alloc,
         1 => Kind::Free,
-        _ => Kind::Wide,
+        2 => Kind::Wide,
+        _ => Kind::Resize,
     }
 }
 
@@ -120,7 +125,7 @@ mod tests {
     #[test]
     fn first_words_keep_time_and_kind() {
         let latest = u64::MAX >> KIND_BITS;
-        for kind in [Kind::Alloc, Kind::Free, Kind::Wide] {
+        for kind in [Kind::Alloc, Kind::Free, Kind::Wide, Kind::Resize] {
             let first = first_word(kind, latest);
             std::assert_eq!((kind_of(first), ticks_of(first)), (kind, latest));
         }

@@ -157,7 +157,14 @@ impl Journal {
     /// A block changed its size. Hook-safe.
     #[inline]
     pub(super) fn realloc(&self, shard: ShardId, block: LiveBlock, new_size: usize) -> Merged {
-        self.append_wide(shard, Wide::Realloc { block, new_size })
+        let resized = LiveBlock {
+            size: new_size,
+            ..block
+        };
+        match (pack(block), pack(resized)) {
+            (Some(before), Some(after)) => self.append(shard, Kind::Resize, [before, after]),
+            _ => self.append_wide(shard, Wide::Realloc { block, new_size }),
+        }
     }
 
     /// An ad hoc event happened. Hook-safe.

@@ -7,7 +7,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::clock::Scale;
-use super::event::{Kind, NARROW_WORDS, WIDE_WORDS, Wide, kind_of, ticks_of};
+use super::event::{Kind, NARROW_WORDS, RESIZE_WORDS, WIDE_WORDS, Wide, kind_of, ticks_of};
 use super::live::unpack;
 use super::words::Table;
 use super::{LiveBlock, Mode, PpId, ProgramPoint, Totals};
@@ -146,6 +146,13 @@ impl OpenLedger<'_> {
                     sums.free(self.points, ticks, unpack(second));
                     NARROW_WORDS
                 }
+                Kind::Resize => {
+                    if let Some(after) = words.get(next_idx + 2) {
+                        let after = unpack(after.load(Ordering::Relaxed));
+                        sums.realloc(self.points, ticks, unpack(second), after.size);
+                    }
+                    RESIZE_WORDS
+                }
                 Kind::Wide => {
                     let rest = [2, 3].map(|offset| words.get(next_idx + offset));
                     if let [Some(old), Some(new)] = rest {
@@ -280,6 +287,7 @@ impl Sums {
     }
 
     /// A block changed its size. It counts as one more block in the totals only.
+    #[inline(always)]
     fn realloc(&mut self, points: &Points, ticks: u64, block: LiveBlock, new_size: usize) {
         let Some(point) = self.point(points, block.pp) else {
             return;

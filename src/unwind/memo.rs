@@ -207,7 +207,7 @@ impl Memo {
             }
             return;
         }
-        let Some(return_address) = stack.read_above(self.return_slot_slow(registers)) else {
+        let Some(return_address) = stack.read_above(self.return_slot(registers)) else {
             return;
         };
         let set = self.set(registers.sp, return_address);
