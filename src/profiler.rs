@@ -1,7 +1,7 @@
 //! `Profiler`, its builder, and the session state machine.
 //!
 //! The state's lock is only held to look at the state or to replace it: never while recording starts or stops, a condition
-//! runs or a report is written.
+//! runs or a report is written. Nothing here is hook-safe.
 
 #![forbid(unsafe_code)]
 

@@ -39,7 +39,8 @@ struct Row {
     place: Place,
 }
 
-/// Finds the places of a unit's addresses, which are sorted, in one pass over its line table. Those found before an error stay.
+/// Finds the places of a unit's addresses, which are sorted, in one pass over its line table. Those found before an error
+/// stay.
 pub(super) fn find_places(
     unit: UnitRef<'_, Bytes<'_>>,
     probes: &[u64],
