@@ -1,5 +1,7 @@
 //! Ad hoc events: costs that the program reports itself.
 
+#![forbid(unsafe_code)]
+
 use crate::hook;
 use crate::unwind::Registers;
 

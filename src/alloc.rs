@@ -75,6 +75,8 @@ mod forward {
     use crate::hook;
     use std::alloc::{GlobalAlloc, Layout};
 
+    /// Allocates from `inner`. Hook-safe.
+    ///
     /// # Safety
     /// As [`GlobalAlloc::alloc`].
     #[inline(never)]
@@ -83,6 +85,8 @@ mod forward {
         unsafe { inner.alloc(layout) }
     }
 
+    /// Allocates zeroed memory from `inner`. Hook-safe.
+    ///
     /// # Safety
     /// As [`GlobalAlloc::alloc_zeroed`].
     #[inline(never)]
@@ -91,7 +95,7 @@ mod forward {
         unsafe { inner.alloc_zeroed(layout) }
     }
 
-    /// Records that the block is freed, and frees it.
+    /// Records that the block is freed, and gives it to `inner`. Hook-safe.
     ///
     /// # Safety
     /// As [`GlobalAlloc::dealloc`].
@@ -106,6 +110,8 @@ mod forward {
         unsafe { inner.dealloc(block, layout) }
     }
 
+    /// Reallocates from `inner`. Hook-safe.
+    ///
     /// # Safety
     /// As [`GlobalAlloc::realloc`].
     #[inline(never)]

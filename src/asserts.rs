@@ -1,5 +1,7 @@
 //! Assertions about the figures of a session: the macros and what they expand to.
 
+#![forbid(unsafe_code)]
+
 use crate::profiler;
 use std::panic::UnwindSafe;
 

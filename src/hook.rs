@@ -25,16 +25,18 @@ const IDLE: u8 = 0;
 const HEAP: u8 = 1;
 const AD_HOC: u8 = 2;
 
-/// Frames kept of a stack; `usize::MAX` for all.
+/// Frames kept of a stack; `usize::MAX` for all. Relaxed: written before the Release store to [`ACTIVITY`], which every
+/// reader has seen by the fence in [`is_active`].
 static DEPTH: AtomicUsize = AtomicUsize::new(usize::MAX);
-/// The number of the session that runs or ran last; the first is 1.
+/// The number of the session that runs or ran last; the first is 1. Relaxed: as [`DEPTH`].
 static SESSION: AtomicU32 = AtomicU32::new(0);
-/// The module generation in which the session that runs or ran last began.
+/// The module generation in which the session that runs or ran last began. Relaxed: as [`DEPTH`].
 static FIRST_GENERATION: AtomicU32 = AtomicU32::new(0);
 /// The stack of the thread that built the running Profiler.
 static BUILDER: BuilderStack = BuilderStack::new();
-/// Whether a profiling allocator of this crate was called since the session began.
+/// Whether a profiling allocator of this crate was called since the session began. Relaxed: a flag on its own.
 static ALLOCATOR_SEEN: AtomicBool = AtomicBool::new(false);
+/// Gives back what exiting threads own.
 static THREAD_EXIT: ThreadExit = ThreadExit::new();
 
 thread_local! {
@@ -109,7 +111,6 @@ impl ThreadState {
     }
 
     fn stack_point(&self, registers: Registers) -> PpId {
-        // Relaxed: written before the Release store to ACTIVITY that the caller's Acquire fence has seen.
         let depth = match DEPTH.load(Ordering::Relaxed) {
             usize::MAX => Depth::Unlimited,
             n_frames => Depth::AtMost(n_frames),
@@ -236,7 +237,6 @@ pub(crate) fn allocated(addr: usize, size: usize, registers: Registers) {
 #[cold]
 #[inline(never)]
 fn allocated_uncounted() {
-    // Relaxed: a flag on its own.
     ALLOCATOR_SEEN.store(true, Ordering::Relaxed);
 }
 
@@ -300,7 +300,7 @@ pub(crate) struct Ignoring {
 }
 
 impl Ignoring {
-    /// Begins to ignore the current thread's allocations.
+    /// Begins to ignore the current thread's allocations. Hook-safe.
     pub(crate) fn begin() -> Self {
         Self {
             before: THREAD.with(|thread| match thread.guard.get() {
@@ -318,12 +318,11 @@ impl Drop for Ignoring {
 }
 
 /// Begins a session on the current thread, whose stack is `builder_frames`. False, and nothing begins, when there is no
-/// memory for the tables. The caller makes sure that no session runs and ignores its own allocations.
+/// memory for the tables. The caller makes sure that no session runs and ignores its own allocations. Not hook-safe.
 pub(crate) fn open(mode: Mode, depth: Depth, builder_frames: &[usize]) -> bool {
     THREAD_EXIT.install(thread_exit);
     unwind::reset_counts();
     unwind::refresh();
-    // Relaxed, as what follows: published by the Release store below.
     FIRST_GENERATION.store(modules::generation(), Ordering::Relaxed);
     BUILDER.set(builder_frames);
     let n_frames = match depth {
@@ -348,13 +347,13 @@ pub(crate) fn open(mode: Mode, depth: Depth, builder_frames: &[usize]) -> bool {
     true
 }
 
-/// Ends recording; what threads in the hook still record is dropped by the recorder once it is stopped.
+/// Ends recording; what threads in the hook still record is dropped by the recorder once it is stopped. Hook-safe.
 pub(crate) fn close() {
     // Relaxed: late readers are harmless.
     ACTIVITY.store(IDLE, Ordering::Relaxed);
 }
 
-/// Whether a profiling allocator of this crate was called in the session that runs or ran last.
+/// Whether a profiling allocator of this crate was called in the session that runs or ran last. Hook-safe.
 pub(crate) fn allocator_seen() -> bool {
     ALLOCATOR_SEEN.load(Ordering::Relaxed)
 }

@@ -1,7 +1,7 @@
 //! `Profiler`, its builder, and the session state machine.
 //!
 //! The state's lock is only held to look at the state or to replace it: never while recording starts or stops, a condition
-//! runs or a report is written.
+//! runs or a report is written. Nothing here is hook-safe.
 
 #![forbid(unsafe_code)]
 
@@ -78,7 +78,7 @@ impl Profiler {
     /// Starts heap profiling with the default settings: stacks of at most ten frames, saved to `dhat-heap.json`.
     ///
     /// # Panics
-    /// `dhat: creating a profiler while a profiler is already running`
+    /// As [`ProfilerBuilder::build`].
     ///
     /// # Examples
     /// ```no_run
@@ -92,7 +92,7 @@ impl Profiler {
     /// Starts ad hoc profiling with the default settings: stacks of at most ten frames, saved to `dhat-ad-hoc.json`.
     ///
     /// # Panics
-    /// `dhat: creating a profiler while a profiler is already running`
+    /// As [`ProfilerBuilder::build`].
     ///
     /// # Examples
     /// ```no_run
@@ -216,8 +216,9 @@ impl ProfilerBuilder {
     /// Starts recording.
     ///
     /// # Panics
-    /// `dhat: creating a profiler while a profiler is already running`, also after a failed assertion until that Profiler
-    /// is dropped.
+    /// - `dhat: creating a profiler while a profiler is already running`, also after a failed assertion until that Profiler
+    ///   is dropped
+    /// - `dhat: no memory for the profiler's tables`
     ///
     /// # Examples
     /// ```no_run

@@ -1,5 +1,7 @@
 //! The figures of a running session.
 
+#![forbid(unsafe_code)]
+
 use crate::profiler;
 
 /// Statistics of heap profiling: what the running [`Profiler`](crate::Profiler) has recorded so far.

@@ -1,4 +1,7 @@
-//! The texts that panics show to users; programs match on them.
+//! The texts that panics show to users; programs match on them. Those of failed assertions are in the macros, which need
+//! literals.
+
+#![forbid(unsafe_code)]
 
 /// Building a Profiler while one exists.
 pub(crate) const ALREADY_RUNNING: &str =
@@ -14,8 +17,11 @@ pub(crate) const ASSERT_AFTER_ASSERT: &str = "dhat: asserting after the profiler
 
 /// The texts for figures that cannot be given.
 pub(crate) struct Stats {
+    /// Without a Profiler.
     pub(crate) when_ready: &'static str,
+    /// With a Profiler of the other mode.
     pub(crate) in_other_mode: &'static str,
+    /// After a failed assertion.
     pub(crate) after_assert: &'static str,
 }
 

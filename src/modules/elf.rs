@@ -15,7 +15,8 @@ pub(super) struct Image<'a> {
     headers: &'a [libc::Elf64_Phdr],
 }
 
-/// The loader's lock-free look-up of an address, glibc 2.35 and later; 0 when there is none.
+/// The loader's lock-free look-up of an address, glibc 2.35 and later; 0 when there is none. Relaxed everywhere: the
+/// function was there before the program started.
 static FIND_OBJECT: AtomicUsize = AtomicUsize::new(0);
 
 type FindObject = unsafe extern "C" fn(*mut c_void, *mut FoundObject) -> c_int;
@@ -47,7 +48,6 @@ const EHDR_BYTES: usize = 64;
 pub(super) fn prepare() {
     // SAFETY: the name is a C string; RTLD_DEFAULT needs no handle.
     let symbol = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"_dl_find_object".as_ptr()) };
-    // Relaxed: the function was there before the program started.
     FIND_OBJECT.store(symbol as usize, Ordering::Relaxed);
 }
 

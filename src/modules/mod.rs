@@ -46,13 +46,13 @@ pub(crate) struct ModuleAddress {
 }
 
 impl ModuleMap {
-    /// All modules; [`ModuleAddress::module_idx`] counts in this slice.
+    /// All modules; [`ModuleAddress::module_idx`] counts in this slice. Report path only.
     pub(crate) fn modules(&self) -> &[Module] {
         &self.modules
     }
 
     /// Finds the module that contained `avma` in `generation`; `None` when no module did, or when it cannot be told which
-    /// of several did.
+    /// of several did. Report path only.
     pub(crate) fn locate(&self, avma: usize, generation: u32) -> Option<ModuleAddress> {
         let mut found: Option<(usize, &Module)> = None;
         for (module_idx, module) in self.modules.iter().enumerate() {
@@ -79,6 +79,13 @@ impl Module {
     }
 }
 
+/// The last byte of the call that a return address follows. What is said of a return address is said of that byte: a call
+/// that never returns may be the last of its function, of its module even. Hook-safe.
+#[inline(always)]
+pub(crate) fn call_of(return_address: usize) -> usize {
+    return_address.wrapping_sub(1)
+}
+
 /// Why an address is looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scope {
@@ -93,9 +100,11 @@ pub(crate) enum Scope {
 pub(crate) struct UnwindTables<'a> {
     /// `.eh_frame_hdr`.
     pub(crate) header: &'a [u8],
+    /// Where `header` starts at run time.
     pub(crate) header_avma: usize,
     /// The readable segment that contains it, and `.eh_frame` with it.
     pub(crate) segment: &'a [u8],
+    /// Where `segment` starts at run time.
     pub(crate) segment_avma: usize,
 }
 
@@ -108,8 +117,9 @@ pub(crate) struct InModule<R> {
     pub(crate) tables: Option<R>,
 }
 
+/// Relaxed everywhere: see [`generation`].
 static GENERATION: AtomicU32 = AtomicU32::new(0);
-/// Where most code is.
+/// Where most code is. Relaxed everywhere: set before anything is recorded.
 static EXECUTABLE_START: AtomicUsize = AtomicUsize::new(0);
 static EXECUTABLE_LEN: AtomicUsize = AtomicUsize::new(0);
 /// The loader's unload counter plus one, as seen last; 0 before the first look.
@@ -181,7 +191,6 @@ pub(crate) fn with_unwind_tables<R>(
 /// Whether `avma` lies in a module that is never unloaded. Hook-safe.
 #[inline]
 pub(crate) fn is_pinned_code(avma: usize) -> bool {
-    // Relaxed: the range is set before anything is recorded.
     let start = EXECUTABLE_START.load(Ordering::Relaxed);
     avma.wrapping_sub(start) < EXECUTABLE_LEN.load(Ordering::Relaxed) || table::is_pinned(avma)
 }

@@ -19,7 +19,7 @@ pub(super) enum Lasting {
 }
 
 const MAX_ROWS: usize = 2048;
-/// Bytes for names and build IDs; a name takes about 60.
+/// Words for names and build IDs; a module takes about ten.
 const MAX_TEXT_WORDS: usize = 32 << 10;
 /// How often a busy table is asked for before the caller goes on without.
 const N_TRIES: u32 = 1000;

@@ -29,7 +29,9 @@ pub(super) struct Clock {
 /// One moment as ticks and as nanoseconds since an arbitrary moment.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Moment {
+    /// In units of the chosen source.
     pub(super) ticks: u64,
+    /// By the monotonic clock.
     pub(super) ns: u64,
 }
 
@@ -131,12 +133,14 @@ mod counter {
     const POWER_LEAF: u32 = 0x8000_0007;
     const INVARIANT_TSC: u32 = 1 << 8;
 
+    /// The counter's value. Hook-safe, async-signal-safe.
     #[inline]
     pub(super) fn read() -> u64 {
         // SAFETY: every x86-64 processor has the instruction; the kernel keeps time with it, so it is not disabled.
         unsafe { _rdtsc() }
     }
 
+    /// Whether the counter runs at one rate on all processors. Not hook-safe.
     // `__cpuid` is unsafe in the oldest supported compiler and safe in later ones.
     #[allow(unused_unsafe)]
     pub(super) fn is_reliable() -> bool {
@@ -155,6 +159,7 @@ mod counter {
 mod counter {
     //! The virtual counter: one rate on all cores by architecture (Arm ARM, "The Generic Timer").
 
+    /// The counter's value. Hook-safe, async-signal-safe.
     #[inline]
     pub(super) fn read() -> u64 {
         let ticks: u64;
@@ -165,6 +170,7 @@ mod counter {
         ticks
     }
 
+    /// Whether the counter runs at one rate on all processors.
     pub(super) fn is_reliable() -> bool {
         true
     }
@@ -174,10 +180,12 @@ mod counter {
 mod counter {
     //! Where there is no counter that can be trusted.
 
+    /// The monotonic clock's nanoseconds, for want of a counter. Hook-safe.
     pub(super) fn read() -> u64 {
         crate::sys::monotonic_ns()
     }
 
+    /// Whether there is a counter that runs at one rate on all processors.
     pub(super) fn is_reliable() -> bool {
         false
     }

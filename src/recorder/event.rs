@@ -53,14 +53,18 @@ pub(super) fn ticks_of(first: u64) -> u64 {
 /// An event with both sizes in full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wide {
+    /// A block was allocated.
     Alloc(LiveBlock),
+    /// A block was freed.
     Free(LiveBlock),
+    /// A block, as it was before, changed its size.
     Realloc { block: LiveBlock, new_size: usize },
+    /// An ad hoc event happened.
     AdHoc { pp: PpId, weight: usize },
 }
 
-/// Operations of wide events, above the point's 28 bits.
-const OP_SHIFT: u32 = 28;
+/// Operations of wide events, above the point's number.
+const OP_SHIFT: u32 = PpId::BITS;
 const OP_ALLOC: u64 = 0;
 const OP_FREE: u64 = 1;
 const OP_REALLOC: u64 = 2;
@@ -82,7 +86,7 @@ impl Wide {
 
     /// The event that [`Wide::words`] made `words` of.
     pub(super) fn of([point, old, new]: [u64; WIDE_WORDS - 1]) -> Self {
-        let pp = PpId((point & ((1 << OP_SHIFT) - 1)) as u32);
+        let pp = PpId((point & PpId::MASK) as u32);
         let (old_size, new_size) = (old as usize, new as usize);
         let old_block = LiveBlock { pp, size: old_size };
         match point >> OP_SHIFT {

@@ -24,14 +24,17 @@ pub(super) const N_SHARDS: usize = 64;
 /// The last shards, which are never owned but shared by guests.
 const N_GUEST_SHARDS: usize = 8;
 const OWNABLE: u64 = u64::MAX >> N_GUEST_SHARDS;
+
 /// The journal with the ledger that it is merged into.
 pub(super) struct Journal {
+    /// What events get their times from.
     pub(super) clock: Clock,
     shards: [Shard; N_SHARDS],
     /// A bit for each shard that has an owner.
     owned: AtomicU64,
     /// A bit for each shard that was ever used. Set before a shard's first event, never cleared.
     used: AtomicU64,
+    /// Relaxed: any guest shard will do.
     next_guest_shard: AtomicUsize,
     buffers: Slot<[[Buffer; 2]; N_SHARDS]>,
     pending: Pending,
@@ -93,6 +96,7 @@ impl Journal {
 
     /// A shard for a new thread: one of its own if there is one and the system has barriers for owners. Hook-safe.
     pub(super) fn join(&self) -> ShardId {
+        // Relaxed: a first look; `fetch_or` decides.
         let free = || OWNABLE & !self.owned.load(Ordering::Relaxed);
         while free() != 0 && sys::has_process_barrier() {
             let shard_idx = free().trailing_zeros();

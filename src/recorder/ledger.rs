@@ -32,17 +32,19 @@ const MAX_BLOCKS: usize = 8;
 const PEAK_BYTES: usize = 9;
 const PEAK_BLOCKS: usize = 10;
 
+type Points = Table<POINT_WORDS>;
+
 /// The counters of one recorder.
 pub(super) struct Ledger {
     /// By number. Outside the lock only so that room for a new point can be made without it; the entries are read and
     /// written by the lock's holder, so Relaxed accesses suffice everywhere.
-    points: Table<POINT_WORDS>,
+    points: Points,
     sums: Lock<Sums>,
 }
 
 /// The ledger, locked.
 pub(super) struct OpenLedger<'a> {
-    points: &'a Table<POINT_WORDS>,
+    points: &'a Points,
     sums: LockGuard<'a, Sums>,
 }
 
@@ -73,6 +75,7 @@ struct Sums {
 /// A point's counters at a cut, still without its frames.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PointFigures {
+    /// Whose they are.
     pub(super) pp: PpId,
     words: [u64; POINT_WORDS],
     epoch: u64,
@@ -240,11 +243,7 @@ impl Sums {
             max_bytes: 0,
         }
     }
-}
 
-type Points = Table<POINT_WORDS>;
-
-impl Sums {
     /// A block was allocated.
     #[inline(always)]
     fn alloc(&mut self, points: &Points, ticks: u64, block: LiveBlock) {

@@ -27,16 +27,14 @@ const BRANCH_BITS: u32 = 13;
 const ROOT_BITS: u32 = 13;
 const ADDR_BITS: u32 = GRANULE_BITS + LEAF_BITS + BRANCH_BITS + ROOT_BITS;
 
-const ID_BITS: u32 = 28;
-const ID_MASK: u64 = (1 << ID_BITS) - 1;
 /// Stands in a word for a size that is in the side table.
-const WIDE_SIZE: u64 = u64::MAX >> ID_BITS;
+const WIDE_SIZE: u64 = u64::MAX >> PpId::BITS;
 
 /// A live block in one word, or `None` if its size needs more than 36 bits. The journal's events have the same form.
 #[inline]
 pub(super) fn pack(block: LiveBlock) -> Option<u64> {
     let size = block.size as u64;
-    (size < WIDE_SIZE).then(|| size << ID_BITS | u64::from(block.pp.0))
+    (size < WIDE_SIZE).then(|| size << PpId::BITS | u64::from(block.pp.0))
 }
 
 /// The block that [`pack`] made `word` of.
@@ -44,13 +42,13 @@ pub(super) fn pack(block: LiveBlock) -> Option<u64> {
 pub(super) fn unpack(word: u64) -> LiveBlock {
     LiveBlock {
         pp: point_in(word),
-        size: (word >> ID_BITS) as usize,
+        size: (word >> PpId::BITS) as usize,
     }
 }
 
 #[inline]
 fn point_in(word: u64) -> PpId {
-    PpId((word & ID_MASK) as u32)
+    PpId((word & PpId::MASK) as u32)
 }
 
 /// What came of putting a block in.
@@ -115,7 +113,7 @@ impl LiveMap {
         let packed = match pack(block) {
             Some(packed) => packed,
             None if self.side.lock().insert(addr, block) => {
-                WIDE_SIZE << ID_BITS | u64::from(block.pp.0)
+                WIDE_SIZE << PpId::BITS | u64::from(block.pp.0)
             }
             None => 0,
         };
@@ -135,7 +133,7 @@ impl LiveMap {
             if point_in(held) < first {
                 return None;
             }
-            if held >> ID_BITS != WIDE_SIZE {
+            if held >> PpId::BITS != WIDE_SIZE {
                 word.store(0, Ordering::Relaxed);
                 return Some(unpack(held));
             }
@@ -158,7 +156,7 @@ impl LiveMap {
             return None;
         }
         word.store(0, Ordering::Relaxed);
-        if held >> ID_BITS == WIDE_SIZE {
+        if held >> PpId::BITS == WIDE_SIZE {
             return self.take_from_side(addr, first);
         }
         Some(unpack(held))

@@ -35,12 +35,17 @@ pub(crate) use snapshot::{Anomalies, ProgramPoint, Snapshot, Totals};
 pub(crate) struct PpId(u32);
 
 impl PpId {
-    /// The number as the unwinder's memo keeps it.
+    /// How many low bits of a word hold a number.
+    const BITS: u32 = 28;
+    /// Those bits.
+    const MASK: u64 = (1 << Self::BITS) - 1;
+
+    /// The number as the unwinder's memo keeps it. Hook-safe.
     pub(crate) fn to_raw(self) -> u32 {
         self.0
     }
 
-    /// The program point that [`PpId::to_raw`] gave `raw` for; the caller got it there.
+    /// The program point that [`PpId::to_raw`] gave `raw` for; the caller got it there. Hook-safe.
     pub(crate) fn from_raw(raw: u32) -> Self {
         Self(raw)
     }
@@ -58,7 +63,9 @@ pub(crate) enum Mode {
 /// A live block as the live map holds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LiveBlock {
+    /// The point that allocated it first.
     pub(crate) pp: PpId,
+    /// In bytes, as the program asked for.
     pub(crate) size: usize,
 }
 
@@ -69,7 +76,9 @@ pub(crate) struct ShardId(u32);
 /// Whether recording an event found a full buffer, so that the journal was merged into the ledger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Merged {
+    /// There was room.
     No,
+    /// There was none; the events of all shards are in the ledger now.
     Yes,
 }
 
@@ -81,6 +90,7 @@ pub(crate) struct Recorder {
     live: LiveMap,
     journal: Journal,
     session: Lock<Session>,
+    /// Relaxed, as the next one: a counter on its own.
     n_freed_behind: AtomicU64,
     n_untracked: AtomicU64,
 }
@@ -131,7 +141,7 @@ impl Recorder {
         snapshot
     }
 
-    /// The figures of the running session, all events before the call included.
+    /// The figures of the running session, all events before the call included. Hook-safe.
     pub(crate) fn totals(&self) -> Totals {
         self.journal.drain().totals()
     }

@@ -17,7 +17,9 @@ const CLAIMED: u64 = 1;
 /// Events that wait for the next cut.
 pub(super) struct Pending {
     slots: [[AtomicU64; WIDE_WORDS]; N_SLOTS],
+    /// Only tells whether looking at the slots is worth it: their own first words order everything.
     n_published: AtomicU32,
+    /// Relaxed: a counter on its own.
     n_lost: AtomicU64,
     /// Where the collected events are sorted.
     sorted: Slot<Buffer>,
@@ -79,6 +81,7 @@ impl Pending {
             }
             let rest: [u64; WIDE_WORDS - 1] =
                 std::array::from_fn(|word_idx| slot[word_idx + 1].load(Ordering::Relaxed));
+            // Release pairs with the Acquire in `push`.
             slot[0].store(FREE, Ordering::Release);
             self.n_published.fetch_sub(1, Ordering::Relaxed);
             let [second, third, fourth] = rest;

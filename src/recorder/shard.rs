@@ -70,6 +70,7 @@ impl Shard {
         self.limit.store(0, Ordering::Relaxed);
     }
 
+    /// Whether the shard lets no events in.
     pub(super) fn is_closed(&self) -> bool {
         self.limit.load(Ordering::Relaxed) == 0
     }
@@ -125,6 +126,7 @@ impl Shard {
         kind: Kind,
         rest: [u64; N],
     ) -> bool {
+        // Release: as in `leave`.
         self.is_inside.store(0, Ordering::Release);
         self.leave_slow();
         let _held = self.lock.lock();
@@ -151,6 +153,7 @@ impl Shard {
         kind: Kind,
         rest: [u64; N],
     ) -> bool {
+        // Acquire: pairs with the Release in `open`.
         let limit = self.limit.load(Ordering::Acquire);
         let len = self.len.load(Ordering::Relaxed);
         let active = &buffers[self.active_idx.load(Ordering::Relaxed) & 1];
@@ -173,6 +176,7 @@ impl Shard {
     /// [`Stopped::wait_until_empty`] the caller makes all threads pass a barrier.
     pub(super) fn stop(&self) -> Stopped<'_> {
         let held = self.lock.lock();
+        // Relaxed: the caller's barrier orders it.
         self.must_stay_out.store(1, Ordering::Relaxed);
         Stopped {
             shard: self,

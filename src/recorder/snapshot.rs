@@ -5,9 +5,13 @@ use super::Mode;
 /// Counters of the whole session. In ad hoc mode blocks are events and bytes are units, and only the totals have meaning.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Totals {
+    /// Blocks allocated, each reallocation counted as one more.
     pub(crate) total_blocks: u64,
+    /// Their bytes, with the whole new size of each reallocation.
     pub(crate) total_bytes: u64,
+    /// Blocks live at the cut.
     pub(crate) curr_blocks: u64,
+    /// Bytes live at the cut.
     pub(crate) curr_bytes: u64,
     /// Blocks live at t-gmax.
     pub(crate) max_blocks: u64,
@@ -22,15 +26,21 @@ pub(crate) struct ProgramPoint {
     pub(crate) frames: Box<[usize]>,
     /// The tag that the stack was interned with.
     pub(crate) tag: u32,
+    /// Blocks allocated here, counted as in [`Totals`].
     pub(crate) total_blocks: u64,
+    /// Their bytes, counted likewise.
     pub(crate) total_bytes: u64,
     /// Bytes at the latest moment when this point's own bytes were highest.
     pub(crate) max_bytes: u64,
     /// Blocks at that moment.
     pub(crate) max_blocks: u64,
+    /// Bytes live at t-gmax.
     pub(crate) at_gmax_bytes: u64,
+    /// Blocks live at t-gmax.
     pub(crate) at_gmax_blocks: u64,
+    /// Bytes live at the cut.
     pub(crate) at_end_bytes: u64,
+    /// Blocks live at the cut.
     pub(crate) at_end_blocks: u64,
     /// The time that this point's blocks were live, summed over the blocks, in nanoseconds.
     pub(crate) lifetimes_ns: u128,
@@ -52,7 +62,9 @@ pub(crate) struct Anomalies {
 /// One consistent cut through a session.
 #[derive(Clone, Debug)]
 pub(crate) struct Snapshot {
+    /// What the session records.
     pub(crate) mode: Mode,
+    /// The figures of all program points together.
     pub(crate) totals: Totals,
     /// From the session's start to the cut, in nanoseconds.
     pub(crate) end_ns: u64,
@@ -60,5 +72,6 @@ pub(crate) struct Snapshot {
     pub(crate) gmax_ns: u64,
     /// Every program point that recorded at least one block, in the order of their first.
     pub(crate) points: Vec<ProgramPoint>,
+    /// What the other figures lack.
     pub(crate) anomalies: Anomalies,
 }

@@ -11,12 +11,10 @@ use super::PpId;
 use super::words::{FIRST_CHUNK_LOG2, Table};
 use crate::sys::lock::Lock;
 
-/// Bits of a program point's number; the rest of an index word are hash bits.
-const ID_BITS: u32 = 28;
-const ID_MASK: u64 = (1 << ID_BITS) - 1;
-const HASH_BITS: u32 = 64 - ID_BITS;
+/// The bits of an index word above a program point's number.
+const HASH_BITS: u32 = 64 - PpId::BITS;
 /// The largest number of a point.
-const MAX_ID: u32 = (1 << ID_BITS) - 1;
+const MAX_ID: u32 = PpId::MASK as u32;
 /// Numbers that only a session's unattributed point may take, so that one huge session does not end the later ones.
 const N_RESERVED_IDS: u32 = 1 << 16;
 
@@ -153,8 +151,8 @@ impl Stacks {
             if word == 0 {
                 return None;
             }
-            if word >> ID_BITS == hash {
-                let pp = PpId((word & ID_MASK) as u32);
+            if word >> PpId::BITS == hash {
+                let pp = PpId((word & PpId::MASK) as u32);
                 if self.has_frames(pp, frames, key) {
                     return Some(pp);
                 }
@@ -232,12 +230,12 @@ impl Stacks {
         for slot in old {
             let word = slot.load(Ordering::Relaxed);
             if word != 0 {
-                let hash = word >> ID_BITS;
+                let hash = word >> PpId::BITS;
                 insert(
                     table,
                     home_slot(hash, new_chunk),
                     hash,
-                    (word & ID_MASK) as u32,
+                    (word & PpId::MASK) as u32,
                 );
             }
         }
@@ -288,7 +286,7 @@ fn insert(table: &[AtomicU64], home_slot: usize, hash: u64, id: u32) {
         slot_idx += 1;
     }
     // Release pairs with the Acquire in `find`.
-    table[slot_idx & mask].store(hash << ID_BITS | u64::from(id), Ordering::Release);
+    table[slot_idx & mask].store(hash << PpId::BITS | u64::from(id), Ordering::Release);
 }
 
 /// Odd, without pattern: the fractional bits of the golden ratio.
@@ -310,7 +308,7 @@ fn hash_of(frames: &[usize], key: u64) -> u64 {
         even = step(even, frame);
     }
     let mixed = (even ^ odd.rotate_left(32)).wrapping_mul(MULTIPLIER);
-    (mixed ^ mixed >> 32).wrapping_mul(MULTIPLIER) >> ID_BITS
+    (mixed ^ mixed >> 32).wrapping_mul(MULTIPLIER) >> PpId::BITS
 }
 
 #[cfg(test)]

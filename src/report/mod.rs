@@ -1,4 +1,4 @@
-//! From a snapshot to the file and the summary.
+//! From a snapshot to the file and the summary. Report path only, but for [`StackTag`], which is hook-safe.
 
 #![forbid(unsafe_code)]
 
@@ -28,7 +28,9 @@ use trim::Trimmer;
 
 /// What a finished session hands over.
 pub(crate) struct Session {
+    /// What was recorded.
     pub(crate) snapshot: Snapshot,
+    /// What the walks of the session could not do.
     pub(crate) walks: WalkCounts,
     /// The builder's own stack, innermost first, whole.
     pub(crate) builder_frames: Vec<usize>,
@@ -50,7 +52,9 @@ pub(crate) enum Output {
 /// shared with the builder of the Profiler (same thread).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StackTag {
+    /// The module generation, below 2^31.
     pub(crate) generation: u32,
+    /// Whether the stack is one of the builder's thread.
     pub(crate) shares_builder: bool,
 }
 

@@ -1,4 +1,4 @@
-//! From addresses to functions, files and lines, or to the reason why there are none. Report path only.
+//! From return addresses to functions, files, lines and inlined callers, as far as any are known. Report path only.
 
 #![deny(unsafe_code)]
 
@@ -8,7 +8,7 @@ mod resolver;
 #[path = "unnamed.rs"]
 mod resolver;
 
-use crate::modules::{ModuleAddress, ModuleMap};
+use crate::modules::{self, ModuleAddress, ModuleMap};
 use resolver::Resolver;
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -17,15 +17,16 @@ use std::rc::Rc;
 /// A return address as captured, and the module generation it was captured in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct CodeAddress {
+    /// The run-time address.
     pub(crate) avma: usize,
+    /// The module generation.
     pub(crate) generation: u32,
 }
 
 impl CodeAddress {
-    /// The last byte of the call that the return address follows; what is said of an address is said of that byte. The
-    /// return address of a call that never returns may lie past the end of its function, of its module even.
+    /// The address in the call before it, as [`modules::call_of`] has it.
     pub(crate) fn call(self) -> usize {
-        self.avma.saturating_sub(1)
+        modules::call_of(self.avma)
     }
 }
 
@@ -55,6 +56,7 @@ pub(crate) struct Resolved {
 /// The answers for a set of addresses.
 #[derive(Debug, Default)]
 pub(crate) struct Symbols {
+    /// One for each address asked for.
     pub(crate) by_address: HashMap<CodeAddress, Resolved>,
     /// Whether the executable has debug information.
     pub(crate) executable_has_debug_info: bool,

@@ -48,12 +48,14 @@ impl<T> Lock<T> {
 
     /// Takes the lock if it is free. Hook-safe, async-signal-safe.
     pub(crate) fn try_lock(&self) -> Option<LockGuard<'_, T>> {
+        // Acquire: as in `lock`.
         let taken = self
             .state
             .compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed);
         taken.is_ok().then_some(LockGuard { lock: self })
     }
 
+    /// Acquire: as in [`Lock::lock`].
     #[cold]
     #[inline(never)]
     fn lock_slow(&self) {

@@ -6,6 +6,7 @@ use crate::sys::MappedWords;
 pub(super) struct Frames {
     inline: [usize; Self::N_INLINE],
     spill: Option<MappedWords>,
+    /// How many there are.
     pub(super) len: usize,
 }
 
@@ -21,6 +22,7 @@ impl Frames {
         }
     }
 
+    /// The frames so far.
     pub(super) fn as_slice(&self) -> &[usize] {
         match &self.spill {
             Some(spill) if self.len > Self::N_INLINE => &spill[..self.len],

@@ -57,7 +57,7 @@ pub(super) fn prepare() {
     POOL.get_or_init(|| sys::map_words(N_MEMOS * MEMO_WORDS));
 }
 
-/// The memo of one thread.
+/// The memo of one thread. Only that thread reads and writes it, so that Relaxed accesses suffice.
 #[derive(Clone, Copy)]
 pub(super) struct Memo(&'static Words);
 
@@ -92,6 +92,7 @@ impl Memo {
     pub(super) fn claim() -> Option<Self> {
         let pool = (*POOL.get()?)?;
         for (word_idx, word) in IN_USE.iter().enumerate() {
+            // Relaxed: a first look; `fetch_or` decides.
             let mut bits = word.load(Ordering::Relaxed);
             while bits != u64::MAX {
                 let bit = bits.trailing_ones() as usize;
@@ -116,6 +117,7 @@ impl Memo {
         let distance = self.0.as_ptr().addr() - pool.as_ptr().addr();
         let memo_idx = distance / size_of::<Words>();
         let word = &IN_USE[memo_idx / 64];
+        // Release pairs with the Acquire in `claim`: whoever takes the memo next finds it empty.
         word.fetch_and(!(1 << (memo_idx % 64)), Ordering::Release);
     }
 
@@ -130,7 +132,6 @@ impl Memo {
         let Registers { pc, sp, fp } = registers;
         let return_address = stack.read_above(self.return_slot(registers))?;
         for entry in self.set(sp, return_address).chunks_exact(ENTRY) {
-            // Relaxed: only this thread writes its memo.
             let word = |idx: usize| entry[idx].load(Ordering::Relaxed);
             if word(PC) != pc as u64 || word(ID) >> 32 != u64::from(generation) {
                 continue;
@@ -179,7 +180,7 @@ impl Memo {
         idx as usize
     }
 
-    /// Begins to note the words that a walk from `sp` reads.
+    /// Begins to note the words that a walk from `sp` reads. Hook-safe.
     pub(super) fn record(&self, sp: usize) -> Recording {
         Recording {
             words: self.0,
@@ -190,7 +191,7 @@ impl Memo {
     }
 
     /// Keeps the stack that starts at `registers` and was walked while `recording`, in place of another one. `stack` is live
-    /// from their stack pointer up.
+    /// from their stack pointer up. Hook-safe.
     pub(super) fn insert(
         &self,
         registers: Registers,

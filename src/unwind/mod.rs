@@ -1,4 +1,4 @@
-//! From registers to return addresses: the call stack of the current thread.
+//! From registers to return addresses: the stack of the current thread.
 
 #![deny(unsafe_code)]
 
@@ -40,11 +40,11 @@ pub(crate) enum Depth {
 
 /// Gives numbers to stacks; what a number means is the caller's.
 pub(crate) trait StackIds {
-    /// Whether a number given out earlier still stands for its stack.
+    /// Whether a number given out earlier still stands for its stack. Hook-safe.
     fn is_current(&self, id: u32) -> bool;
 
     /// The number of a stack: return addresses, innermost first, cut to the depth asked for. `may_go` tells that some of them
-    /// may mean something else in another module generation.
+    /// may mean something else in another module generation. Hook-safe.
     fn intern(&self, frames: &[usize], may_go: bool) -> u32;
 }
 
@@ -62,6 +62,7 @@ pub(crate) struct WalkCounts {
     pub(crate) n_guessed: u64,
 }
 
+// Relaxed everywhere: the counts are independent of each other and of everything else.
 static N_NO_RULE: AtomicU64 = AtomicU64::new(0);
 static N_UNSUPPORTED_RULE: AtomicU64 = AtomicU64::new(0);
 static N_BAD_STACK: AtomicU64 = AtomicU64::new(0);
@@ -90,14 +91,10 @@ impl Tracer {
     }
 
     /// Makes a walker that never has a memo.
-    const fn without_memo() -> Self {
-        Self {
-            is_released: Cell::new(true),
-            bounds: Cell::new(OwnBounds::EMPTY),
-            is_started: Cell::new(false),
-            memo: Cell::new(None),
-            spill: Cell::new(None),
-        }
+    fn without_memo() -> Self {
+        let tracer = Self::new();
+        tracer.is_released.set(true);
+        tracer
     }
 
     /// The number of the stack that starts at `registers`, which were read in a caller that has not returned. From the memo
@@ -167,7 +164,7 @@ impl Tracer {
         let may_go = frames
             .as_slice()
             .iter()
-            .any(|&pc| !modules::is_pinned_code(pc.wrapping_sub(1)));
+            .any(|&pc| !modules::is_pinned_code(modules::call_of(pc)));
         if may_go && refresh() {
             // Rules that the walk used may have been those of other code.
             self.keep_spill(frames);
@@ -238,9 +235,8 @@ pub(crate) fn trace(registers: Registers, depth: Depth) -> Vec<usize> {
     ids.0.into_inner()
 }
 
-/// The reasons for short stacks since the last [`reset_counts`].
+/// What walks could not do since the last [`reset_counts`]. Report path only.
 pub(crate) fn counts() -> WalkCounts {
-    // Relaxed here and below: the counts are independent of each other and of everything else.
     WalkCounts {
         n_no_rule: N_NO_RULE.load(Ordering::Relaxed),
         n_unsupported_rule: N_UNSUPPORTED_RULE.load(Ordering::Relaxed),
@@ -249,7 +245,7 @@ pub(crate) fn counts() -> WalkCounts {
     }
 }
 
-/// Sets the counts to zero.
+/// Sets the counts to zero. Hook-safe.
 pub(crate) fn reset_counts() {
     for counter in [&N_NO_RULE, &N_UNSUPPORTED_RULE, &N_BAD_STACK, &N_GUESSED] {
         counter.store(0, Ordering::Relaxed);

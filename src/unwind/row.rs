@@ -9,6 +9,7 @@ use gimli::{
     LittleEndian, Register, RegisterRule,
 };
 
+/// What unwind tables are read from.
 pub(super) type Reader<'a> = EndianSlice<'a, LittleEndian>;
 
 /// The rules that hold at one address. A register that no instruction names is undefined.

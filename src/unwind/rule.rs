@@ -207,9 +207,7 @@ impl PackedRule {
     pub(super) fn fp_bytes_below_cfa(self) -> usize {
         self.fp_words_below_cfa() * size_of::<usize>()
     }
-}
 
-impl PackedRule {
     /// The rule that a simple one stands for.
     pub(super) fn spell_out(self) -> FrameRule {
         let below_cfa = |bytes: usize| Place {

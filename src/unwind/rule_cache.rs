@@ -30,7 +30,7 @@ static SETS: [Set; N_SETS] = [const { Set([const { AtomicU64::new(0) }; N_WAYS])
 /// The wide rules, each once; 0 is free. Never emptied: a rule means the same whatever address it is of.
 static WIDE_RULES: [AtomicU64; PackedRule::N_WIDE] =
     [const { AtomicU64::new(0) }; PackedRule::N_WIDE];
-/// Which way of a full set goes next.
+/// Which way of a full set goes next. Relaxed: any does.
 static NEXT_WAY: AtomicU32 = AtomicU32::new(0);
 
 /// The rule of `address`, if it is known. Hook-safe.

@@ -56,8 +56,11 @@ pub(super) enum Stop {
     Outermost,
     /// The depth asked for is reached.
     Depth,
+    /// No table describes the last frame, and no frame record leads on.
     NoRule,
+    /// A table asks for more than a rule can say.
     UnsupportedRule,
+    /// The next frame is not on a readable stack, or does not lie above the last.
     BadStack,
 }
 
@@ -76,7 +79,10 @@ impl Cursor {
     /// The address whose rule and source line are this frame's.
     #[inline]
     fn lookup_address(&self) -> usize {
-        self.pc.wrapping_sub(usize::from(!self.is_interrupted))
+        match self.is_interrupted {
+            true => self.pc,
+            false => modules::call_of(self.pc),
+        }
     }
 
     /// The rule of the frame, from the cache or else from the tables.
@@ -126,7 +132,7 @@ pub(super) fn walk_fast(
         let free = room.get_mut(n_frames..).unwrap_or_default();
         n_frames += sp_frames(&mut pc, &mut sp, &mut fp, &mut reads, free);
         'other: {
-            let Cached::Hit(rule) = rule_cache::get(pc.wrapping_sub(1)) else {
+            let Cached::Hit(rule) = rule_cache::get(modules::call_of(pc)) else {
                 break 'other;
             };
             if !rule.is_simple() {
@@ -180,7 +186,7 @@ fn sp_frames(
     let mut n_frames = 0;
     let notes = memory.recording.room().chunks_exact(2);
     for (slot, note) in free.iter_mut().zip(notes) {
-        let Cached::Hit(rule) = rule_cache::get(pc.wrapping_sub(1)) else {
+        let Cached::Hit(rule) = rule_cache::get(modules::call_of(*pc)) else {
             break;
         };
         if !rule.is_sp_relative() {

@@ -66,6 +66,7 @@ fn clamped(value: i128) -> u64 {
 }
 
 impl Model {
+    /// Makes the model of a session without events.
     pub(super) fn new(mode: Mode, start_ticks: u64) -> Self {
         Self {
             mode,
@@ -83,6 +84,7 @@ impl Model {
         }
     }
 
+    /// The number of a stack, in the order in which stacks were first seen.
     pub(super) fn stack_no(&mut self, stack: &Stack) -> usize {
         let known = self.stacks.iter().position(|known| known == stack);
         known.unwrap_or_else(|| {
@@ -108,6 +110,7 @@ impl Model {
         (self.shard_ticks[shard], self.cut_no, shard, place)
     }
 
+    /// Keeps an event that goes to a shard's buffer.
     pub(super) fn append(
         &mut self,
         shard: usize,
@@ -124,6 +127,7 @@ impl Model {
         });
     }
 
+    /// Keeps an event that waits for the next cut outside the shards.
     pub(super) fn defer(&mut self, now: u64, stack_no: usize, what: What) {
         let ticks = now.max(self.cut_ticks);
         self.n_deferred += 1;
@@ -135,6 +139,7 @@ impl Model {
         });
     }
 
+    /// Makes a cut: buffers are empty afterwards, and no later event is before it.
     pub(super) fn cut(&mut self, now: u64) {
         let latest = self.shard_ticks.iter().copied().max().unwrap();
         self.cut_ticks = self.cut_ticks.max(now).max(latest);

@@ -84,19 +84,19 @@ impl PcRanges {
         Ok(())
     }
 
-    /// Calls `f` for each range with code in it and returns whether there was one.
+    /// Calls `each` for each range with code in it and returns whether there was one.
     pub(super) fn for_each(
         &self,
         unit: UnitRef<'_, Bytes<'_>>,
         budget: &mut Budget,
-        mut f: impl FnMut(Range<u64>),
+        mut each: impl FnMut(Range<u64>),
     ) -> Result<bool, Missing> {
         let mut found_any = false;
         let mut visit = |begin: u64, end: u64| {
             // Linkers leave discarded functions at address 0, or close below 2^64 (DWARF 6 calls that a tombstone).
             if begin != 0 && begin < end {
                 found_any = true;
-                f(begin..end);
+                each(begin..end);
             }
         };
         if let Some(list) = self.list {
@@ -169,8 +169,9 @@ pub(super) fn read_scopes<'d>(
             probe_idxs.retain(|&idx| scopes[idx].function.is_none());
             0
         } else {
-            let (outer_idxs, outer_depth) =
-                outer.map_or((&[][..], 0), |o| (&o.probe_idxs[..], o.inline_depth));
+            let (outer_idxs, outer_depth) = outer.map_or((&[][..], 0), |outer| {
+                (&outer.probe_idxs[..], outer.inline_depth)
+            });
             let outer_probes: Vec<u64> = outer_idxs.iter().map(|&idx| probes[idx]).collect();
             budget.spend(outer_probes.len())?;
             if outer_depth < MAX_INLINE_DEPTH {

@@ -39,7 +39,8 @@ struct Row {
     place: Place,
 }
 
-/// Finds the places of a unit's addresses, which are sorted, in one pass over its line table. Those found before an error stay.
+/// Finds the places of a unit's addresses, which are sorted, in one pass over its line table. Those found before an error
+/// stay.
 pub(super) fn find_places(
     unit: UnitRef<'_, Bytes<'_>>,
     probes: &[u64],
@@ -82,11 +83,11 @@ pub(super) fn find_places(
     Ok(())
 }
 
-/// Collects the ranges of addresses that a unit's line table describes, for units that do not state theirs.
+/// Calls `each` for the ranges of addresses that a unit's line table describes, for units that do not state theirs.
 pub(super) fn for_each_sequence(
     unit: UnitRef<'_, Bytes<'_>>,
     budget: &mut Budget,
-    mut f: impl FnMut(Range<u64>),
+    mut each: impl FnMut(Range<u64>),
 ) -> Result<(), Missing> {
     let Some(program) = unit.line_program.clone() else {
         return Ok(());
@@ -97,7 +98,7 @@ pub(super) fn for_each_sequence(
         budget.spend(1)?;
         let begin = *start.get_or_insert(row.address());
         if row.end_sequence() {
-            f(begin..row.address());
+            each(begin..row.address());
             start = None;
         }
     }

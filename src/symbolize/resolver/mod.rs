@@ -124,7 +124,11 @@ impl Resolver {
 
         let code = locate::code_ranges(&image);
         let is_code = |probe: u64| code.iter().any(|range| range.contains(&probe));
-        let code_probes: Vec<u64> = probes.iter().copied().filter(|&p| is_code(p)).collect();
+        let code_probes: Vec<u64> = probes
+            .iter()
+            .copied()
+            .filter(|&probe| is_code(probe))
+            .collect();
 
         // Without usable DWARF there are still symbols.
         let mut found = self

@@ -89,12 +89,12 @@ impl Write for Bounded {
 /// directional formatting characters).
 fn printable(text: &str) -> String {
     text.chars()
-        .map(|c| match c {
+        .map(|character| match character {
             '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => {
                 '\u{fffd}'
             }
-            c if c.is_control() => '\u{fffd}',
-            c => c,
+            _ if character.is_control() => '\u{fffd}',
+            _ => character,
         })
         .collect()
 }

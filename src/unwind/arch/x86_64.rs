@@ -1,4 +1,4 @@
-//! x86-64.
+//! The registers and the frame records of x86-64.
 
 use gimli::{Register, X86_64};
 use std::arch::asm;
@@ -20,7 +20,9 @@ pub(crate) const RECORD_BYTES: usize = 16;
 pub(crate) struct Registers {
     /// An address inside the function where the registers were read; the byte before it lies there too.
     pub(crate) pc: usize,
+    /// The stack pointer there.
     pub(crate) sp: usize,
+    /// The frame pointer there, or whatever its register holds in code without one.
     pub(crate) fp: usize,
 }
 

@@ -58,7 +58,7 @@ pub(crate) fn in_process() -> MutexGuard<'static, ()> {
 }
 
 /// The manifest of the programs.
-pub(crate) fn programs_manifest() -> PathBuf {
+fn programs_manifest() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/Cargo.toml")
 }
 

@@ -60,7 +60,7 @@ fn churn_now(n: usize, seed: u64) -> u64 {
 }
 
 // Two functions with two call sites each, so that a path of n bits is one of 2^n stacks. The lowest bits of `turns` are
-// the innermost calls; below 64 frames the bits are used again. What is done with the result keeps every call from being the last thing its function does.
+// the innermost calls; below 64 frames the bits are used again. The results are used so that no call is a tail call.
 
 #[inline(never)]
 fn left(n_frames: u32, turns: u64, n_pairs: usize) -> u64 {
