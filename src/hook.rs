@@ -8,10 +8,11 @@
 use crate::builder_stack::BuilderStack;
 use crate::recorder::{LiveBlock, Merged, Mode, PpId, Recorder, ShardId};
 use crate::report::StackTag;
-use crate::sys::ThreadExit;
+use crate::sys::{self, ThreadExit};
 use crate::unwind::{Depth, Registers, StackIds, Tracer};
 use crate::{modules, unwind};
 use std::cell::Cell;
+use std::sync::Once;
 use std::sync::atomic::{
     AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering, compiler_fence, fence,
 };
@@ -38,6 +39,9 @@ static BUILDER: BuilderStack = BuilderStack::new();
 static ALLOCATOR_SEEN: AtomicBool = AtomicBool::new(false);
 /// Gives back what exiting threads own.
 static THREAD_EXIT: ThreadExit = ThreadExit::new();
+/// Whether this process is the child of a fork that happened while its parent recorded.
+static IS_ORPHAN: AtomicBool = AtomicBool::new(false);
+static FORK_HANDLER: Once = Once::new();
 
 thread_local! {
     // Const and without destructor: reaching it neither allocates nor fails, at any moment of a thread's life.
@@ -321,6 +325,7 @@ impl Drop for Ignoring {
 /// memory for the tables. The caller makes sure that no session runs and ignores its own allocations. Not hook-safe.
 pub(crate) fn open(mode: Mode, depth: Depth, builder_frames: &[usize]) -> bool {
     THREAD_EXIT.install(thread_exit);
+    FORK_HANDLER.call_once(|| sys::at_fork_in_child(in_forked_child));
     unwind::reset_counts();
     unwind::refresh();
     FIRST_GENERATION.store(modules::generation(), Ordering::Relaxed);
@@ -356,6 +361,20 @@ pub(crate) fn close() {
 /// Whether a profiling allocator of this crate was called in the session that runs or ran last. Hook-safe.
 pub(crate) fn allocator_seen() -> bool {
     ALLOCATOR_SEEN.load(Ordering::Relaxed)
+}
+
+/// Whether this process is the child of a fork that happened while its parent recorded. Such a child inherits a session that
+/// it must not touch: threads that it does not have may hold the session's locks.
+pub(crate) fn is_orphan() -> bool {
+    // Relaxed: set before the child runs anything else.
+    IS_ORPHAN.load(Ordering::Relaxed)
+}
+
+/// Ends recording in the child of a fork: its blocks are not its parent's.
+extern "C" fn in_forked_child() {
+    if ACTIVITY.swap(IDLE, Ordering::Relaxed) != IDLE {
+        IS_ORPHAN.store(true, Ordering::Relaxed);
+    }
 }
 
 /// Gives back what the exiting thread owns.

@@ -287,6 +287,9 @@ fn totals(mode: Mode, texts: &texts::Stats) -> Totals {
 }
 
 fn running_session(mode: Mode, texts: &texts::Stats) -> u64 {
+    if hook::is_orphan() {
+        panic!("{}", texts.when_ready);
+    }
     let text = match &settled().state {
         State::Running(running) if running.mode == mode => return running.session,
         State::Running(_) => texts.in_other_mode,
@@ -302,6 +305,9 @@ fn running_session(mode: Mode, texts: &texts::Stats) -> u64 {
 /// As [`dhat::assert!`](crate::assert!), when no assertion can be made.
 pub(crate) fn check_assertion(cond: impl FnOnce() -> bool) -> bool {
     let _ignoring = Ignoring::begin();
+    if hook::is_orphan() {
+        panic!("{}", texts::ASSERT_WHEN_READY);
+    }
     let text = match &settled().state {
         State::Running(running) if running.config.testing => None,
         State::Running(_) => Some(texts::ASSERT_NOT_TESTING),
@@ -326,6 +332,10 @@ pub(crate) fn check_assertion(cond: impl FnOnce() -> bool) -> bool {
 
 /// Stops the session with this number, if it still runs; in testing mode nothing comes of it.
 fn stop(session: u64) -> Option<Ended> {
+    if hook::is_orphan() {
+        // The session is the parent's, and so is its file.
+        return None;
+    }
     if clear_assertion(session) {
         return None;
     }
@@ -384,6 +394,9 @@ fn settled() -> MutexGuard<'static, Machine> {
 
 /// Takes the right to start a session: `Ready` becomes `Changing`. Returns the session's number.
 fn claim() -> u64 {
+    if hook::is_orphan() {
+        panic!("{}", texts::ALREADY_RUNNING);
+    }
     let mut machine = settled();
     if !matches!(machine.state, State::Ready) {
         drop(machine);

@@ -45,6 +45,14 @@ impl HeapStats {
     /// - `dhat: getting heap stats when no profiler is running`
     /// - `dhat: getting heap stats while doing ad hoc profiling`
     /// - `dhat: getting heap stats after the profiler has asserted`
+    ///
+    /// # Examples
+    /// ```
+    /// let _profiler = dhat::Profiler::builder().testing().build();
+    /// let before = dhat::HeapStats::get();
+    /// let after = dhat::HeapStats::get();
+    /// assert!(after.total_blocks >= before.total_blocks);
+    /// ```
     pub fn get() -> Self {
         let totals = profiler::heap_totals();
         Self {
@@ -85,6 +93,12 @@ impl AdHocStats {
     /// - `dhat: getting ad hoc stats when no profiler is running`
     /// - `dhat: getting ad hoc stats while doing heap profiling`
     /// - `dhat: getting ad hoc stats after the profiler has asserted`
+    ///
+    /// # Examples
+    /// ```
+    /// let _profiler = dhat::Profiler::builder().ad_hoc().testing().build();
+    /// assert_eq!(dhat::AdHocStats::get().total_events, 0);
+    /// ```
     pub fn get() -> Self {
         let totals = profiler::ad_hoc_totals();
         Self {

@@ -327,6 +327,13 @@ fn thread_stack_bounds() -> Option<Range<usize>> {
     (known && !low.is_null()).then(|| low as usize..(low as usize).saturating_add(size))
 }
 
+/// Makes the system call `handler` in the child after each fork from now on, on the thread that forked. Not hook-safe.
+pub(crate) fn at_fork_in_child(handler: extern "C" fn()) {
+    let handler = handler as unsafe extern "C" fn();
+    // SAFETY: the function stays for the life of the process and does only what may be done in a forked child.
+    unsafe { libc::pthread_atfork(None, None, Some(handler)) };
+}
+
 /// glibc keeps the values of the first 32 keys inside the thread descriptor; setting a later one allocates.
 const N_INLINE_KEYS: libc::pthread_key_t = 32;
 

@@ -1,6 +1,6 @@
 //! Programs that are hard to walk or to name: how they were built must not cost a frame.
 
-use crate::support::{Outcome, Profile, build, fresh_dir, run};
+use crate::support::{Outcome, Point, Profile, build, fresh_dir, run};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -84,6 +84,19 @@ fn a_stripped_executable_has_module_and_offset() {
         "{:#?}",
         profile.ftbl
     );
+}
+
+#[test]
+fn a_forked_child_neither_hangs_nor_touches_its_parents_profile() {
+    let outcome = run(Command::new(built("release", "forks", &[]))).succeeded();
+    assert_eq!(outcome.number("fine"), outcome.number("children"));
+    let profile = outcome.heap();
+    assert_eq!(profile.field("pid").as_u64(), Some(outcome.number("pid")));
+    let child_block = outcome.number("child_block");
+    let is_childs = |point: &&Point| point.figures.tb % child_block == 0;
+    assert_eq!(profile.points.iter().filter(is_childs).count(), 0);
+    // Once, by the parent.
+    assert_eq!(outcome.stderr.matches("has been saved to").count(), 1);
 }
 
 #[test]
