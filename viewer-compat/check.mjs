@@ -18,7 +18,11 @@ async function main() {
   if (values.screenshots) await mkdir(values.screenshots, { recursive: true });
   const opened = await Viewer.open();
   try {
-    for (const path of positionals) await check(opened, path, values.screenshots);
+    for (const [idx, path] of positionals.entries()) {
+      // Numbered, since profiles in different directories often have one name.
+      const picture = `${idx + 1}-${basename(path, ".json")}.png`;
+      await check(opened, path, values.screenshots && join(values.screenshots, picture));
+    }
   } finally {
     await opened.close();
   }
@@ -42,9 +46,8 @@ function fail(message) {
   process.exit(2);
 }
 
-async function check(opened, path, screenshots) {
+async function check(opened, path, screenshot) {
   const name = basename(path);
-  const screenshot = screenshots && join(screenshots, name.replace(/\.json$/, "") + ".png");
   const profile = JSON.parse(await readFile(path, "utf8"));
   const found = complaints(profile, name, await opened.view(path, screenshot));
   console.log(`${found.length === 0 ? "ok" : "NOT OK"} ${path}`);

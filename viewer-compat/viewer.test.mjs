@@ -94,7 +94,7 @@ describe("DHAT's viewer", { skip: !isInstalled }, () => {
       return promisify(execFile)(process.execPath, args).then(() => 0, (error) => error.code);
     };
     assert.equal(await run(ACCEPTED.heap), 0);
-    const picture = await readFile(join(directory, "checked.png"));
+    const picture = await readFile(join(directory, "1-checked.png"));
     assert.equal(picture.subarray(1, 4).toString(), "PNG");
     assert.equal(await run(REJECTED["a wrong version"][0]), 1);
   });
