@@ -1,6 +1,6 @@
 //! Programs that are hard to walk or to name: how they were built must not cost a frame.
 
-use crate::support::{Outcome, Point, Profile, build, fresh_dir, run};
+use crate::support::{Frame, Outcome, Point, Profile, build, fresh_dir, run};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -161,6 +161,42 @@ fn named(outcome: &Outcome) {
         .filter(|frame| frame.contains("::deep"))
         .count();
     assert_eq!(n_deep, 301);
+    same_callers(outcome, "callers_in_c", 333 * 8, "::back_in_rust", 4);
+    same_callers(outcome, "callers_in_recursion", 4444, "::deep", 2);
+}
+
+/// The callers of a block's allocating function are those that the `backtrace` crate saw from the same function.
+fn same_callers(outcome: &Outcome, place: &str, size: u64, function: &str, n_least: usize) {
+    let profile = outcome.heap();
+    let point = profile.points.iter().find(|point| point.figures.tb == size);
+    let frames = &point.expect("the block is there").frames;
+    let is_in_function = |frame: &Frame| frame.function.ends_with(function);
+    let own = frames
+        .iter()
+        .find(|frame| is_in_function(frame))
+        .expect("its function is there")
+        .ip;
+    let mut ours: Vec<u64> = frames
+        .iter()
+        .map(|frame| frame.ip)
+        .skip_while(|ip| *ip != own)
+        .collect();
+    ours.dedup();
+    let mut theirs: Vec<u64> = outcome
+        .fact(place)
+        .split(',')
+        .map(|ip| u64::from_str_radix(ip.trim_start_matches("0x"), 16).expect("an address"))
+        .collect();
+    // Inlined callers repeat an address, and so does a recursion, whose depth is checked apart.
+    theirs.dedup();
+    // Below the Profiler's own function the profile is trimmed. Above, each called from another place in the function.
+    let ours = &ours[1..];
+    assert!(ours.len() >= n_least, "{ours:x?}");
+    let start = theirs
+        .iter()
+        .position(|ip| *ip == ours[0])
+        .expect("the first caller is in both");
+    assert_eq!(theirs[start..][..ours.len()], *ours);
 }
 
 /// Every block is there once, and no stack ends short.

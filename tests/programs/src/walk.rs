@@ -22,7 +22,20 @@ fn two_sites() -> [Vec<u8>; 2] {
     black_box([one, two])
 }
 
+/// Says what the `backtrace` crate takes for the callers of the function that calls this, innermost first.
+#[inline(never)]
+fn tell_callers(place: &str) {
+    let mut callers = Vec::new();
+    backtrace::trace(|frame| {
+        callers.push(frame.ip() as usize);
+        true
+    });
+    let texts: Vec<String> = callers.iter().map(|ip| format!("{ip:#x}")).collect();
+    println!("{place}={}", texts.join(","));
+}
+
 extern "C" fn back_in_rust(n: c_ulong) -> *mut c_void {
+    tell_callers("callers_in_c");
     Box::into_raw(black_box(Box::new([n; 333]))).cast()
 }
 
@@ -50,6 +63,7 @@ fn load(path: &str) -> ThroughC {
 #[inline(never)]
 fn deep(levels: u32) -> Vec<u8> {
     if levels == 0 {
+        tell_callers("callers_in_recursion");
         return black_box(Vec::with_capacity(4444));
     }
     black_box(deep(black_box(levels - 1)))
